@@ -1,0 +1,1 @@
+"""grouprl: group-relative policy optimisation (GRPO) for language models."""

@@ -1,0 +1,48 @@
+"""Every error grouprl raises on purpose.
+
+    GrouprlError
+    ├── InputError         (ValueError)    a tensor, array or argument of the wrong shape, type or range
+    ├── ConfigError        (ValueError)    a configuration key or value
+    ├── TaskError          (ValueError)    a prompt file, a prompt, an answer
+    ├── ModelError         (ValueError)    a model that cannot be loaded, a prompt that does not fit it
+    ├── RunError           (RuntimeError)  a run folder or checkpoint that cannot be used
+    ├── RewardError        (RuntimeError)  a reward function that raised or returned the wrong thing
+    └── MissingDependency  (ImportError)   an extra that is not installed
+
+A message reads `where: what was given, what was expected; what to do`, on one line. Each class is
+also the built-in error named beside it, so callers need not import grouprl to catch it.
+"""
+
+from __future__ import annotations
+
+
+class GrouprlError(Exception):
+    """Base of every error that grouprl raises on purpose."""
+
+
+class InputError(GrouprlError, ValueError):
+    """A tensor, array or argument has the wrong shape, type or range."""
+
+
+class ConfigError(GrouprlError, ValueError):
+    """A configuration key is unknown, or its value is not usable."""
+
+
+class TaskError(GrouprlError, ValueError):
+    """A task, prompt file, prompt or answer is not usable."""
+
+
+class ModelError(GrouprlError, ValueError):
+    """A model cannot be loaded, or a prompt does not fit it."""
+
+
+class RunError(GrouprlError, RuntimeError):
+    """A run folder or a checkpoint cannot be used."""
+
+
+class RewardError(GrouprlError, RuntimeError):
+    """A reward function raised, or returned the wrong count or type."""
+
+
+class MissingDependency(GrouprlError, ImportError):  # noqa: N818  (reads better where it is caught)
+    """An optional dependency is not installed."""
