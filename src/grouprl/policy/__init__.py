@@ -1,0 +1,16 @@
+"""A causal language model as grouprl sees it: prompts to tokens, tokens to per-token log-probs."""
+
+from grouprl.policy.loading import load_policy
+from grouprl.policy.logprobs import completion_logprobs
+from grouprl.policy.model import EncodedPrompt, Policy
+from grouprl.policy.rows import Rows, build_rows, plan_micro_batches
+
+__all__ = [
+    "EncodedPrompt",
+    "Policy",
+    "Rows",
+    "build_rows",
+    "completion_logprobs",
+    "load_policy",
+    "plan_micro_batches",
+]

@@ -1,0 +1,176 @@
+"""The policy: a causal LM with its tokenizer, and what the rest of grouprl asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from grouprl.errors import ModelError
+from grouprl.types import Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPrompt:
+    """A prompt with the text and the tokens that the model sees."""
+
+    prompt: Prompt
+    text: str
+    token_ids: tuple[int, ...]
+
+
+class Policy:
+    """A causal LM and its tokenizer.
+
+    Dropout is off for good (the model stays in eval mode, which does not stop gradients): with it, the
+    log-probs of the sampler and of the trainer would be those of two different policies.
+
+    Args:
+        model: A transformers causal LM with a base model and an LM head.
+        tokenizer: Its tokenizer.
+        name: What the user called it, for messages.
+
+    Attributes:
+        prefix_obstacle: Why this model cannot train on rows that share a prompt, or None where it can
+            (set by `policy.probe`, from the architecture and from a comparison on a few tokens).
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, *, name: str = "model") -> None:
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.name = name
+        self.prefix_obstacle: str | None = None
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
+    def config(self) -> Any:
+        """The text model's configuration (multi-modal models nest it)."""
+        return self.model.config.get_text_config(decoder=True)
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.model.get_output_embeddings().weight.shape[0])
+
+    @property
+    def max_context(self) -> int | None:
+        """Positions the model was made for, or None where the architecture has no limit."""
+        return getattr(self.config, "max_position_embeddings", None)
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Every token that ends a completion: all of the generation config's, and the tokenizer's EOS."""
+        ids: set[int] = set()
+        for value in (self.model.generation_config.eos_token_id, self.tokenizer.eos_token_id):
+            ids.update(value if isinstance(value, list | tuple) else [] if value is None else [value])
+        return tuple(sorted(int(i) for i in ids))
+
+    @property
+    def pad_id(self) -> int:
+        """A token to fill rows with. It is always masked by position, so it may equal EOS."""
+        candidates = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id, 0)
+        return int(next(i for i in candidates if i is not None))
+
+    def parameters(self) -> list[nn.Parameter]:
+        """The trainable parameters."""
+        return [p for p in self.model.parameters() if p.requires_grad]
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Tokens of a prompt, with exactly one BOS where the tokenizer or the template puts one.
+
+        A template that already begins with BOS gets no second one; a template without it gets the one
+        that the tokenizer would have put before plain text.
+        """
+        ids = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        bos = self.tokenizer.bos_token_id
+        if bos is None:
+            return tuple(ids)
+        adds_bos = self.tokenizer("a", add_special_tokens=True)["input_ids"][:1] == [bos]
+        if adds_bos and ids[:1] != [bos]:
+            ids.insert(0, bos)
+        return tuple(ids)
+
+    def encode_prompts(
+        self, prompts: Iterable[Prompt], *, max_new_tokens: int, template: Mapping[str, Any] | None = None
+    ) -> list[EncodedPrompt]:
+        """Apply the chat template to conversations, tokenise, and check that everything fits.
+
+        Args:
+            prompts: Conversations get the chat template with its generation prompt; plain text does not.
+            max_new_tokens: Tokens to leave room for.
+            template: Further keywords for the chat template (`enable_thinking`, …).
+
+        Raises:
+            ModelError: No chat template for a conversation; an empty prompt; a prompt that does not fit
+                the model's context together with `max_new_tokens`.
+        """
+        encoded = []
+        for prompt in prompts:
+            text = self._render(prompt, template or {})
+            ids = self.encode(text)
+            if not ids:
+                raise ModelError(
+                    f"prompt {prompt.prompt_id!r}: it has no tokens, at least one is needed; give it some text"
+                )
+            room = self.max_context
+            if room is not None and len(ids) + max_new_tokens > room:
+                raise ModelError(
+                    f"prompt {prompt.prompt_id!r}: {len(ids)} tokens and {max_new_tokens} new ones, but the context "
+                    f"of {self.name} is {room}; shorten the prompt or lower max_new_tokens"
+                )
+            encoded.append(EncodedPrompt(prompt, text, ids))
+        return encoded
+
+    def _render(self, prompt: Prompt, template: Mapping[str, Any]) -> str:
+        if isinstance(prompt.content, str):
+            return prompt.content
+        if self.tokenizer.chat_template is None:
+            raise ModelError(
+                f"prompt {prompt.prompt_id!r} is a conversation, but {self.name} has no chat template; "
+                "give prompts as plain text, or use an instruction-tuned model"
+            )
+        messages = [dict(message) for message in prompt.content]
+        return self.tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, tokenize=False, **template
+        )
+
+    def hidden_states(
+        self,
+        input_ids: Int[Tensor, "rows length"],
+        *,
+        position_ids: Int[Tensor, "rows length"],
+        attention_mask: Bool[Tensor, "rows 1 length length"] | Int[Tensor, "rows keys"],
+        cache: Any = None,
+    ) -> Float[Tensor, "rows length hidden"]:
+        """The last hidden states: everything but the LM head."""
+        output = self.model.base_model(
+            input_ids=input_ids,
+            position_ids=position_ids,
+            attention_mask=attention_mask,
+            cache=cache,
+            use_cache=cache is not None,
+        )
+        return output.last_hidden_state
+
+    def logits(self, hidden: Float[Tensor, "*n hidden"]) -> Float[Tensor, "*n vocab"]:
+        """The LM head in float32, with the scaling and soft cap that some families put behind it.
+
+        Cohere multiplies by `logit_scale`, Granite divides by `logits_scaling`, Gemma 2 and 3 cap with
+        tanh. `policy.probe` compares this with the model's own forward, so a family with a head of
+        another kind is refused rather than trained wrongly.
+        """
+        logits = self.model.get_output_embeddings()(hidden).float()
+        config = self.config
+        if (scale := getattr(config, "logit_scale", None)) is not None:
+            logits = logits * scale
+        if (scale := getattr(config, "logits_scaling", None)) is not None:
+            logits = logits / scale
+        if (cap := getattr(config, "final_logit_softcapping", None)) is not None:
+            logits = torch.tanh(logits / cap) * cap
+        return logits

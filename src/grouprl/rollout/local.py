@@ -1,0 +1,209 @@
+"""The local engine: each prompt runs once, its cache is repeated G times, all completions decode together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grouprl.policy.model import EncodedPrompt, Policy
+from grouprl.rollout.cache import keep_rows, make_cache, only_attention
+from grouprl.rollout.sampling import Sampling, draw, uniforms
+from grouprl.types import Completion, FinishReason, Group
+
+COMPACT_BELOW = 0.75
+"""Finished rows are dropped once fewer than this share of the batch is still going: each drop copies the cache."""
+
+
+def generate(
+    policy: Policy,
+    prompts: Sequence[EncodedPrompt],
+    *,
+    group_size: int,
+    sampling: Sampling,
+    seed: int,
+    stream: str,
+    batch_tokens: int = 16_384,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Group]:
+    """Sample a group of completions for each prompt.
+
+    Log-probs are those of softmax(logits / T) over the full vocabulary. A completion's randomness
+    depends on (seed, stream, prompt id, sample index) alone.
+
+    Args:
+        policy: The model.
+        prompts: Encoded, and known to fit the context (`Policy.encode_prompts` checks).
+        group_size: G, completions for each prompt.
+        sampling: Temperature, top-p, top-k, token limit, stop strings.
+        seed: The run's seed.
+        stream: What these completions are for, such as "train/12".
+        batch_tokens: Bound on the cache of one decode batch, in tokens. Whole groups go together; a group
+            larger than this goes alone.
+        progress: Called with (completions finished, completions in all).
+
+    Returns:
+        Groups in the order of `prompts`. Empty for no prompts.
+    """
+    occurrences: Counter[str] = Counter()
+    keys = []
+    for p in prompts:  # a prompt drawn twice in one step is two groups with randomness of their own
+        seen = occurrences[p.prompt.prompt_id]
+        keys.append(p.prompt.prompt_id if seen == 0 else f"{p.prompt.prompt_id}#{seen}")
+        occurrences[p.prompt.prompt_id] += 1
+
+    groups: dict[int, Group] = {}
+    finished, total = 0, len(prompts) * group_size
+    with torch.inference_mode():
+        for batch in _batches(policy, prompts, group_size, sampling.max_new_tokens, batch_tokens):
+            draws = np.stack(
+                [
+                    uniforms(seed=seed, stream=stream, key=keys[i], sample_index=j, count=sampling.max_new_tokens)
+                    for i in batch
+                    for j in range(group_size)
+                ]
+            )
+            tokens, logprobs, reasons, texts = _Decoder(
+                policy, [prompts[i].token_ids for i in batch], group_size, sampling, draws
+            ).run()
+            for k, i in enumerate(batch):
+                rows = range(k * group_size, (k + 1) * group_size)
+                completions = tuple(
+                    Completion(
+                        token_ids=tuple(tokens[r]),
+                        logprobs=tuple(logprobs[r]),
+                        loss_mask=(True,) * len(tokens[r]),
+                        text=texts[r],
+                        finish_reason=reasons[r],
+                    )
+                    for r in rows
+                )
+                groups[i] = Group(f"{stream}/{keys[i]}", prompts[i].prompt, prompts[i].text, prompts[i].token_ids, completions)
+            finished += len(batch) * group_size
+            if progress is not None:
+                progress(finished, total)
+    return [groups[i] for i in range(len(prompts))]
+
+
+def _batches(
+    policy: Policy, prompts: Sequence[EncodedPrompt], group_size: int, max_new_tokens: int, batch_tokens: int
+) -> Iterator[list[int]]:
+    """Prompts of like length together; of equal length where a layer would see the padding."""
+    equal_only = not only_attention(make_cache(policy.config, room=0))
+    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i].token_ids))
+    batch: list[int] = []
+    for i in order:
+        length = len(prompts[i].token_ids)
+        tokens = (len(batch) + 1) * group_size * (length + max_new_tokens)
+        uneven = equal_only and batch and len(prompts[batch[0]].token_ids) != length
+        if batch and (tokens > batch_tokens or uneven):
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
+
+
+class _Decoder:
+    """One batch of groups, decoded to the end."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        prompts: Sequence[tuple[int, ...]],
+        group_size: int,
+        sampling: Sampling,
+        draws: np.ndarray,
+    ) -> None:
+        self.policy, self.prompts, self.group_size, self.sampling = policy, prompts, group_size, sampling
+        self.uniform = torch.from_numpy(draws).to(policy.device)
+        rows, limit = draws.shape
+        self.tokens = torch.zeros(rows, limit, dtype=torch.long, device=policy.device)
+        self.logprobs = torch.zeros(rows, limit, device=policy.device)
+        self.length = torch.full((rows,), limit, device=policy.device)
+        self.stopped = torch.zeros(rows, dtype=torch.bool, device=policy.device)
+        self.stop_ids = torch.tensor(policy.stop_ids, dtype=torch.long, device=policy.device)
+
+    def run(self) -> tuple[list[list[int]], list[list[float]], list[FinishReason], list[str]]:
+        hidden, mask, position, cache = self._prefill()
+        active = torch.arange(len(self.tokens), device=self.policy.device)
+        compactable = all(hasattr(layer, "batch_select_indices") for layer in cache.layers)
+        limit = self.sampling.max_new_tokens
+        for t in range(limit):
+            token, logprob = draw(self.policy.logits(hidden), self.uniform[active, t], self.sampling)
+            going = ~self.stopped[active]
+            self.tokens[active[going], t] = token[going]
+            self.logprobs[active[going], t] = logprob[going]
+            self._stop(active[going], t)
+            going = ~self.stopped[active]
+            left = int(going.sum())
+            if left == 0 or t + 1 == limit:
+                break
+            if compactable and left < COMPACT_BELOW * len(active):
+                kept = going.nonzero()[:, 0]
+                keep_rows(cache, kept)
+                active, token, mask, position = active[kept], token[kept], mask[kept], position[kept]
+            mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
+            hidden = self.policy.hidden_states(
+                token[:, None], position_ids=position[:, None], attention_mask=mask, cache=cache
+            )[:, -1]
+            position = position + 1
+        return self._collect()
+
+    def _prefill(self) -> tuple[Tensor, Tensor, Tensor, object]:
+        """Run each prompt once, left-padded, and repeat what it leaves for its G completions."""
+        width = max(map(len, self.prompts))
+        cache = make_cache(self.policy.config, room=width + self.sampling.max_new_tokens)
+        shared = all(hasattr(layer, "batch_repeat_interleave") for layer in cache.layers)
+        repeats = 1 if shared else self.group_size
+        ids = torch.full((len(self.prompts), width), self.policy.pad_id)
+        mask = torch.zeros((len(self.prompts), width), dtype=torch.long)
+        for row, prompt in enumerate(self.prompts):
+            ids[row, width - len(prompt) :] = torch.tensor(prompt)
+            mask[row, width - len(prompt) :] = 1
+        ids, mask = (x.repeat_interleave(repeats, dim=0).to(self.policy.device) for x in (ids, mask))
+        positions = (mask.cumsum(-1) - 1).clamp_(min=0)
+        hidden = self.policy.hidden_states(ids, position_ids=positions, attention_mask=mask, cache=cache)[:, -1]
+        position = mask.sum(-1)
+        if shared:
+            cache.batch_repeat_interleave(self.group_size)
+            hidden, mask, position = (
+                x.repeat_interleave(self.group_size, dim=0) for x in (hidden, mask, position)
+            )
+        return hidden, mask, position, cache
+
+    def _stop(self, rows: Tensor, t: int) -> None:
+        """Mark the rows whose token at `t` ends them."""
+        ended = torch.isin(self.tokens[rows, t], self.stop_ids)
+        if self.sampling.stop:
+            ended |= torch.tensor(
+                [_stop_at(self._text(r, t + 1), self.sampling.stop) is not None for r in rows.tolist()],
+                dtype=torch.bool,
+                device=ended.device,
+            )
+        self.length[rows[ended]] = t + 1
+        self.stopped[rows[ended]] = True
+
+    def _text(self, row: int, length: int) -> str:
+        return self.policy.tokenizer.decode(self.tokens[row, :length].tolist(), skip_special_tokens=True)
+
+    def _collect(self) -> tuple[list[list[int]], list[list[float]], list[FinishReason], list[str]]:
+        lengths = self.length.tolist()
+        tokens = [row[:n] for row, n in zip(self.tokens.tolist(), lengths)]
+        logprobs = [row[:n] for row, n in zip(self.logprobs.tolist(), lengths)]
+        reasons: list[FinishReason] = ["stop" if s else "length" for s in self.stopped.tolist()]
+        texts = self.policy.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        for r, text in enumerate(texts):
+            cut = _stop_at(text, self.sampling.stop)
+            if cut is not None:
+                texts[r] = text[:cut]
+        return tokens, logprobs, reasons, texts
+
+
+def _stop_at(text: str, stop: Sequence[str]) -> int | None:
+    """Where the first stop string begins, or None."""
+    found = [at for s in stop if (at := text.find(s)) >= 0]
+    return min(found, default=None)
