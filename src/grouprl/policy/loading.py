@@ -41,7 +41,7 @@ def load_policy(
     _check_place(name, path)
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    with _quiet_transformers():
+    with quiet_transformers():
         try:
             tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
             model = _load_model(AutoModelForCausalLM, path, DTYPES[dtype], attention)
@@ -83,7 +83,7 @@ def _convert_gguf(source: Path, target: Path) -> None:
     """Expand the GGUF weights into a fresh model: one loaded from GGUF refuses `save_pretrained`."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    with _quiet_transformers():
+    with quiet_transformers():
         loaded = AutoModelForCausalLM.from_pretrained(
             source.parent, gguf_file=source.name, dtype=torch.float32
         )
@@ -163,7 +163,7 @@ def _one_line(error: BaseException) -> str:
     return text if len(text) <= 160 else text[:157] + "…"
 
 
-class _quiet_transformers:  # noqa: N801  (used as a function is)
+class quiet_transformers:  # noqa: N801  (used as a function is)
     """Keep transformers' progress bars and notices off the terminal while a model loads."""
 
     def __enter__(self) -> None:

@@ -1,0 +1,35 @@
+"""Prompts and reward functions: what the policy is asked, and how its answers are scored.
+
+task             a Task is prompts to train on, prompts held out, and rewards
+loading          load(name or file) → Task; names()
+arithmetic_task  the quickstart: sums of two small numbers
+files            prompts from JSON Lines and Parquet; conversation checks each one
+split            which prompts are held out
+reward_specs     a reward from "module:function", a built-in name or a function
+builtin_rewards  last_integer, last_number, exact_match, only_number
+answers          the number in a model's answer, read exactly
+checking         everything about a task's rewards that can fail before training does so there
+columns          which keywords a reward function is called with
+scoring          groups of completions → one reward each, or None
+"""
+
+from grouprl.tasks.arithmetic_task import arithmetic
+from grouprl.tasks.checking import check_rewards
+from grouprl.tasks.loading import load, names
+from grouprl.tasks.reward_specs import make_rewards, reward_from_spec
+from grouprl.tasks.scoring import Scores, score
+from grouprl.tasks.task import Reward, RewardFunction, Task
+
+__all__ = [
+    "Reward",
+    "RewardFunction",
+    "Scores",
+    "Task",
+    "arithmetic",
+    "check_rewards",
+    "load",
+    "make_rewards",
+    "names",
+    "reward_from_spec",
+    "score",
+]

@@ -1,0 +1,179 @@
+"""Rewards from what a user can write: a built-in name, "module:function", a function, or a Reward."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from grouprl.errors import TaskError
+from grouprl.tasks.builtin_rewards import BUILTIN_REWARDS
+from grouprl.tasks.task import Reward, RewardFunction
+
+RewardLike = str | RewardFunction | Reward
+
+
+def make_rewards(
+    rewards: RewardLike | Sequence[RewardLike], weights: Sequence[float] | None = None
+) -> tuple[Reward, ...]:
+    """Rewards from built-in names, "module:function" texts, functions and Rewards, in any mixture.
+
+    Args:
+        rewards: One, or several.
+        weights: One for each. None keeps each Reward's own, and 1 for the others.
+
+    Returns:
+        One Reward each, in order. A function's reward has the function's name.
+
+    Raises:
+        TaskError: another number of weights than of rewards, or a reward that cannot be found or called.
+
+    Example:
+        >>> def short(completions):
+        ...     return [len(text) < 20 for text in completions]
+        >>> [(r.name, r.weight) for r in make_rewards(["last_integer", short], [1.0, 0.2])]
+        [('last_integer', 1.0), ('short', 0.2)]
+    """
+    several = isinstance(rewards, Iterable) and not (isinstance(rewards, str) or callable(rewards))
+    given: list[Any] = list(rewards) if several else [rewards]  # type: ignore[arg-type]
+    made = [_make_reward(reward) for reward in given]
+    if weights is None:
+        return tuple(made)
+    weights = list(weights)
+    if len(weights) != len(made):
+        raise TaskError(
+            f"reward weights: {len(weights)} for {len(made)} rewards ({', '.join(r.name for r in made)}), "
+            "expected one weight each"
+        )
+    return tuple(replace(reward, weight=weight) for reward, weight in zip(made, weights, strict=True))
+
+
+def reward_from_spec(spec: str, *, weight: float = 1.0) -> Reward:
+    """The reward that a text names.
+
+    Args:
+        spec: A built-in name ("last_integer", "last_number", "exact_match", "only_number"), or
+            "module:function", or "path/to/file.py:function". Modules are looked for in the current folder
+            first, as `python -m` does; that folder, or the file's own, then stays at the end of sys.path, so
+            that imports inside the function work. `function` may also be a Reward, or an attribute of one
+            ("module:scorers.strict").
+        weight: The component's weight. A Reward found under the name keeps its own, unless this is not 1.
+
+    Returns:
+        The reward, named as the function is.
+
+    Raises:
+        TaskError: the module or the function is not there, importing it raised, or it cannot be called.
+
+    Example:
+        >>> reward_from_spec("last_integer").function(completions=["It is 22."], answer=[22])
+        [1.0]
+    """
+    if spec in BUILTIN_REWARDS:
+        return Reward(spec, BUILTIN_REWARDS[spec], weight)
+    where = f"reward {spec!r}"
+    source, colon, attribute = spec.rpartition(":")
+    if not (colon and source and attribute):
+        near = difflib.get_close_matches(spec, BUILTIN_REWARDS, n=1)
+        raise TaskError(
+            f"{where}: not a built-in reward, expected {', '.join(BUILTIN_REWARDS)}, 'module:function' "
+            f"or 'file.py:function'{f'; did you mean {near[0]!r}?' if near else ''}"
+        )
+    found: Any = _import(source, where)
+    for name in attribute.split("."):
+        if not hasattr(found, name):
+            near = difflib.get_close_matches(name, [n for n in dir(found) if not n.startswith("_")], n=1)
+            raise TaskError(
+                f"{where}: no {name!r} in {source}, expected a function of that name"
+                f"{f'; did you mean {near[0]!r}?' if near else ''}"
+            )
+        found = getattr(found, name)
+    if isinstance(found, Reward):
+        return found if weight == 1.0 else replace(found, weight=weight)
+    if not callable(found) or isinstance(found, type):
+        raise TaskError(
+            f"{where}: {attribute} is of type {type(found).__name__}, expected a function, an object with "
+            "__call__, or a tasks.Reward"
+        )
+    return Reward(attribute.rpartition(".")[2], found, weight)
+
+
+def _make_reward(reward: RewardLike) -> Reward:
+    if isinstance(reward, Reward):
+        return reward
+    if isinstance(reward, str):
+        return reward_from_spec(reward)
+    if not callable(reward):
+        raise TaskError(
+            f"reward: {reward!r} of type {type(reward).__name__}, expected a function, a name, "
+            "'module:function' or a tasks.Reward"
+        )
+    return Reward(_name_of(reward), reward)
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    while hasattr(function, "func"):  # functools.partial
+        function = function.func
+    name = getattr(function, "__name__", None) or getattr(function, "name", None) or type(function).__name__
+    return str(name).strip("<>")  # a lambda is named <lambda>
+
+
+def _import(source: str, where: str) -> ModuleType:
+    is_file = source.endswith(".py") or os.sep in source
+    path = Path(source).resolve()
+    if is_file and not path.is_file():
+        raise TaskError(f"{where}: no file {source} in {Path.cwd()}, expected a Python file")
+    try:
+        with _importable_from(path.parent if is_file else Path.cwd()):
+            return _load_file(path) if is_file else importlib.import_module(source)
+    except (Exception, SystemExit) as error:  # a script that calls sys.exit() where it is imported
+        absent = (isinstance(error, ModuleNotFoundError) and error.name) or ""
+        if absent and not is_file and f"{source}.".startswith(f"{absent}."):
+            raise TaskError(
+                f"{where}: no module {source!r}, neither installed nor in {Path.cwd()}; give the file: "
+                "'path/to/file.py:function'"
+            ) from error
+        reason = str(error).replace("\n", " ")
+        raise TaskError(f"{where}: importing {source} raised {type(error).__name__}: {reason}") from error
+
+
+def _load_file(path: Path) -> ModuleType:
+    """The module of a file, under a name of its own, so that it cannot stand in for another module."""
+    name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a Python source file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look it up there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+@contextmanager
+def _importable_from(folder: Path) -> Iterator[None]:
+    """Look in `folder` first while importing, and last from then on."""
+    entry = str(folder)
+    importlib.invalidate_caches()
+    sys.path.insert(0, entry)
+    try:
+        yield
+    finally:
+        if entry in sys.path:
+            sys.path.remove(entry)
+        if entry not in sys.path:
+            sys.path.append(entry)

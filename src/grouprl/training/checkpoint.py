@@ -1,0 +1,107 @@
+"""Checkpoints: the weights, the optimizer and the position, written whole or not at all, and checked on reading."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from grouprl.errors import RunError
+from grouprl.policy import Policy
+from grouprl.records import RunFolder, atomic_dir
+
+STATE_VERSION = 1
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """Where a run stands between two steps. Randomness needs no state: it is a function of seed and step.
+
+    Args:
+        step: Steps done.
+        position: Prompts drawn so far.
+        task_fingerprint: Of the prompts that `position` counts in.
+        steps_without_spread: Steps in a row in which no group had spread.
+    """
+
+    step: int = 0
+    position: int = 0
+    task_fingerprint: str = ""
+    steps_without_spread: int = 0
+
+
+def save_checkpoint(
+    folder: RunFolder, policy: Policy, optimizer: torch.optim.Optimizer, state: TrainingState, *, keep: int
+) -> Path:
+    """Write `checkpoints/step_…`, then remove all but the newest `keep`.
+
+    The folder appears under its name only when everything in it is on disk, so a kill at any moment leaves
+    the earlier checkpoints as they were.
+    """
+    path = folder.checkpoint_path(state.step)
+    with atomic_dir(path, replace=True) as work:
+        save_model(policy, work / "model")
+        torch.save(optimizer.state_dict(), work / "optimizer.pt")
+        files = sorted(p for p in work.rglob("*") if p.is_file())
+        record = {
+            "version": STATE_VERSION,
+            "torch": torch.__version__,
+            **asdict(state),
+            "files": {p.relative_to(work).as_posix(): _checksum(p) for p in files},
+        }
+        (work / "state.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
+    for step in folder.checkpoints()[:-keep]:
+        folder.remove_checkpoint(step)
+    return path
+
+
+def save_model(policy: Policy, path: Path) -> None:
+    """The model with tokenizer and generation config: `from_pretrained` loads the folder."""
+    from grouprl.policy.loading import quiet_transformers
+
+    with quiet_transformers():
+        policy.model.save_pretrained(path)
+        policy.tokenizer.save_pretrained(path)
+
+
+def read_state(path: Path) -> TrainingState:
+    """The state of a checkpoint, after checking that every file in it is as it was written.
+
+    Raises:
+        RunError: The checkpoint is incomplete or damaged, or of another version.
+    """
+    try:
+        record: dict[str, Any] = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        version, files = record.pop("version"), record.pop("files")
+        record.pop("torch")
+        if version != STATE_VERSION:
+            raise RunError(
+                f"{path}: a checkpoint of version {version}, expected {STATE_VERSION}; "
+                "resume it with the grouprl that wrote it"
+            )
+        for name, checksum in files.items():
+            if _checksum(path / name) != checksum:
+                raise RunError(f"{path}: {name} is damaged (its checksum differs); use an earlier checkpoint")
+        return TrainingState(**record)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunError(f"{path}: not a complete checkpoint ({error}); use an earlier one") from error
+
+
+def load_optimizer(path: Path, optimizer: torch.optim.Optimizer) -> None:
+    """The optimizer's moments from a checkpoint; pickled code in the file is never run."""
+    state = torch.load(path / "optimizer.pt", map_location="cpu", weights_only=True)
+    optimizer.load_state_dict(state)
+
+
+def _checksum(path: Path) -> list[int]:
+    """Size and CRC-32."""
+    size, crc = 0, 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 24):
+            size += len(block)
+            crc = zlib.crc32(block, crc)
+    return [size, crc]

@@ -1,0 +1,263 @@
+"""The configuration of a run: dataclasses, read from TOML, checked once, written back in full."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from grouprl.errors import ConfigError
+
+Count = Annotated[int, Ge(1)]
+CountOrOff = Annotated[int, Ge(0)]
+Positive = Annotated[float, Gt(0), Lt(math.inf)]
+NonNegative = Annotated[float, Ge(0), Lt(math.inf)]
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """What is sampled in a step."""
+
+    group_size: Annotated[int, Ge(2)] = 8
+    """G, completions sampled for each prompt."""
+    prompts_per_step: Count = 8
+    """Prompts, that is groups, in a step."""
+    max_new_tokens: Count = 16
+    """Most tokens in a completion; one that reaches it is truncated."""
+    temperature: Positive = 1.0
+    """T in softmax(logits / T), for sampling, training and reference alike."""
+    top_p: Annotated[float, Gt(0), Le(1)] = 1.0
+    """Sample from the most likely tokens that reach this probability; 1 from all."""
+    top_k: CountOrOff = 0
+    """Sample from this many most likely tokens; 0 from all."""
+    stop: tuple[str, ...] = ()
+    """Strings that end a completion."""
+    batch_tokens: Count = 16_384
+    """Most tokens in the sampler's cache at once: bounds its memory."""
+
+
+@dataclass(frozen=True)
+class AdvantageConfig:
+    """How rewards become advantages: A = (R − mean) / (std + eps), within the group."""
+
+    scale: Literal["std", "none"] = "std"
+    """Divide by the group's standard deviation (GRPO), or by nothing (Dr. GRPO)."""
+    eps: NonNegative = 1e-6
+    """Added to the standard deviation."""
+    ddof: Literal[0, 1] = 0
+    """0 for the population's standard deviation, 1 for the sample's."""
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """The clipped surrogate and what is added to it."""
+
+    clip_low: Annotated[float, Ge(0), Le(1)] = 0.2
+    """The ratio is clipped below 1 − clip_low."""
+    clip_high: NonNegative = 0.2
+    """The ratio is clipped above 1 + clip_high (DAPO: 0.28)."""
+    aggregation: Literal["sequence_mean", "token_mean"] = "sequence_mean"
+    """Mean over completions of their token means (GRPO), or mean over all tokens (DAPO)."""
+    beta: NonNegative = 0.0
+    """Weight of the KL penalty (k3) to the starting model; 0 keeps no reference model."""
+    updates_per_rollout: Count = 1
+    """Optimizer steps on each batch of completions."""
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """AdamW and its learning rate."""
+
+    lr: NonNegative = 1e-5
+    """Peak learning rate."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """What the learning rate does after the warm-up: stay, or fall to 0 at the last step."""
+    warmup_steps: CountOrOff = 0
+    """Steps in which the learning rate rises from 0."""
+    weight_decay: NonNegative = 0.0
+    """AdamW's, on matrices only."""
+    max_grad_norm: NonNegative = 1.0
+    """The gradient is scaled down to this norm; 0 leaves it as it is."""
+    adam_beta1: Annotated[float, Ge(0), Lt(1)] = 0.9
+    adam_beta2: Annotated[float, Ge(0), Lt(1)] = 0.999
+    adam_eps: Positive = 1e-8
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """Held-out accuracy: before, after, and in between."""
+
+    eval_every: CountOrOff = 0
+    """Steps between evaluations; 0 evaluates before the first step and after the last."""
+    eval_prompts: CountOrOff = 100
+    """Held-out prompts to use, at most; 0 evaluates nothing."""
+    eval_samples: Count = 4
+    """Completions sampled for each, besides the greedy one."""
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """What a run can be resumed from."""
+
+    checkpoint_every: CountOrOff = 8
+    """Steps between checkpoints; 0 writes one at the end only (and on Ctrl-C)."""
+    checkpoint_keep: Count = 1
+    """How many to keep, newest first."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """A GRPO run. The defaults are the quickstart: two-number sums on the bundled model."""
+
+    model: str = "bundled"
+    """'bundled' (SmolLM2-135M-Instruct), a folder that save_pretrained wrote, or a hub id."""
+    task: str = "arithmetic"
+    """A task's name, or a .jsonl or .parquet file of prompts."""
+    reward: tuple[str, ...] = ()
+    """Rewards: names of built-in ones, or module:function. The task's own where none is given."""
+    reward_weights: tuple[float, ...] = ()
+    """One weight a reward; all 1 where none is given."""
+    on_reward_error: Literal["raise", "abstain"] = "raise"
+    """A reward function that raises stops the run, or leaves the completion unscored."""
+    success_reward: float = 1.0
+    """A completion with at least this reward counts as right in the evaluation."""
+    heldout_path: str | None = None
+    """A file of held-out prompts, for a task that is a file."""
+    heldout_fraction: Annotated[float, Ge(0), Lt(1)] | None = None
+    """Share of the prompts to hold out, for a task that is a file without heldout_path (0.1 unless told)."""
+    steps: Count = 16
+    """Training steps."""
+    seed: CountOrOff = 0
+    """Decides the order of the prompts and every completion's randomness."""
+    output_dir: str | None = None
+    """Where the run goes; by default the next free runs/<task>-<n>."""
+    device: str = "auto"
+    """'auto', 'cpu', 'cuda', …"""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the weights."""
+    micro_batch_tokens: Count = 512
+    """Most tokens in one forward and backward: bounds the memory, does not change the gradient."""
+    record_tokens: bool = False
+    """Write token ids, sampler log-probs and loss masks into the rollout files."""
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    chat_template: dict[str, Any] = field(default_factory=dict)
+    """Keywords for the chat template, such as enable_thinking (TOML only)."""
+
+
+def read_config(path: str | Path) -> Config:
+    """A configuration from a TOML file; what it does not name keeps its default.
+
+    Raises:
+        ConfigError: No such file, not TOML, an unknown key, a value of the wrong type or out of range.
+    """
+    path = Path(path)
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"config {str(path)!r}: cannot be read ({error.strerror}); give a TOML file"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"config {str(path)!r}: not TOML ({error}); correct the file") from error
+    return config_from_dict(table, where=f"config {str(path)!r}")
+
+
+def config_from_dict(table: Mapping[str, Any], *, where: str = "config") -> Config:
+    """A checked configuration from nested dictionaries. See `read_config`."""
+    from pydantic import ValidationError
+
+    _refuse_unknown_keys(table, Config, where, "")
+    if table.get("rollout", {}).get("group_size") == 1:
+        raise ConfigError(
+            f"{where}: group_size is 1, expected at least 2; a group of one has nothing to be compared with, "
+            "so every advantage would be 0"
+        )
+    try:
+        # Through JSON, where pydantic's strict mode still takes a list for a tuple, but no text for a number.
+        config: Config = _adapter().validate_json(json.dumps(table, default=str), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        expected = first["msg"].removeprefix("Input should be ")
+        raise ConfigError(f"{where}: {key} is {first['input']!r}, expected {expected}") from error
+    if not all(config.rollout.stop):
+        raise ConfigError(
+            f"{where}: rollout.stop holds an empty string, which would end every completion; remove it"
+        )
+    if config.reward_weights and len(config.reward_weights) != len(config.reward):
+        raise ConfigError(
+            f"{where}: {len(config.reward_weights)} reward_weights for {len(config.reward)} rewards, "
+            "expected one each"
+        )
+    return config
+
+
+def check_config(config: Config, *, where: str = "config") -> Config:
+    """The same configuration, every value checked. See `read_config`."""
+    return config_from_dict(dataclasses.asdict(config), where=where)
+
+
+def config_to_toml(config: Config) -> str:
+    """The whole configuration as TOML; `config_from_dict` of it gives the same configuration."""
+    import tomli_w
+
+    table = {k: v for k, v in dataclasses.asdict(config).items() if v is not None}
+    return tomli_w.dumps(table)
+
+
+@cache
+def _adapter() -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Config)
+
+
+def _refuse_unknown_keys(table: Mapping[str, Any], cls: type, where: str, prefix: str) -> None:
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    for key, value in table.items():
+        if key not in fields:
+            raise ConfigError(f"{where}: unknown key {prefix + str(key)!r}; {_nearest(str(key), cls)}")
+        section = SECTIONS.get(key) if cls is Config else None
+        if section is not None:
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"{where}: {key} is {value!r}, expected a table [{key}]")
+            _refuse_unknown_keys(value, section, where, f"{key}.")
+
+
+SECTIONS: dict[str, type] = {
+    "rollout": RolloutConfig,
+    "advantage": AdvantageConfig,
+    "objective": ObjectiveConfig,
+    "optimizer": OptimizerConfig,
+    "evaluation": EvaluationConfig,
+    "checkpoint": CheckpointConfig,
+}
+
+
+def _nearest(key: str, cls: type) -> str:
+    """Where a key that is not known here belongs, or which known one looks like it."""
+    homes = {f.name: "" for f in dataclasses.fields(Config)}
+    for section, kind in SECTIONS.items():
+        homes.update({f.name: section for f in dataclasses.fields(kind)})
+    if key in homes:
+        home = f"in the table [{homes[key]}]" if homes[key] else "at the top, before the first table"
+        return f"it belongs {home}"
+    close = difflib.get_close_matches(key, homes, n=1)
+    if close:
+        home = homes[close[0]]
+        return f"did you mean {f'{home}.' if home else ''}{close[0]}?"
+    return f"known here: {', '.join(f.name for f in dataclasses.fields(cls))}"

@@ -1,0 +1,135 @@
+"""Held-out accuracy of a policy on a task: sampled, greedy, and what its answers look like."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, Literal
+
+from grouprl.policy import EncodedPrompt, Policy
+from grouprl.rollout import Sampling, generate
+from grouprl.tasks import Scores, Task, score
+from grouprl.tasks.builtin_rewards import only_number
+from grouprl.training.statistics import accuracy_interval, pass_at_k
+from grouprl.types import Group
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What was measured, and the completions it was measured on.
+
+    Args:
+        record: One flat record, as evaluations.jsonl holds it (`step` is the caller's to add).
+        groups: The sampled groups.
+        scores: Their scores.
+        greedy_groups: One greedy completion for each prompt.
+    """
+
+    record: dict[str, Any]
+    groups: list[Group]
+    scores: Scores
+    greedy_groups: list[Group]
+
+
+def evaluate(
+    policy: Policy,
+    task: Task,
+    prompts: Sequence[EncodedPrompt],
+    *,
+    samples: int,
+    sampling: Sampling,
+    seed: int,
+    on_reward_error: Literal["raise", "abstain"] = "raise",
+    ks: Sequence[int] = (),
+    batch_tokens: int = 16_384,
+    progress: Callable[[int, int], None] | None = None,
+) -> Evaluation:
+    """Sample `samples` completions and one greedy one for each prompt, and count the right ones.
+
+    The same (seed, prompts) draw the same random numbers at every call, so that two evaluations of a run
+    differ by its weights alone.
+
+    Args:
+        policy: The model.
+        task: Its rewards score; a completion is right where its reward is at least `task.success_reward`.
+        prompts: Held-out prompts, encoded.
+        samples: Completions for each.
+        sampling: As in training, or otherwise.
+        seed: Of the completions.
+        on_reward_error: As in training.
+        ks: pass@k is estimated for each; k at most `samples`.
+        batch_tokens: Bounds the sampler's memory.
+        progress: Called with (completions done, completions in all).
+
+    Returns:
+        A record with accuracy (and its 95 % interval), accuracy_greedy, pass@k, reward_mean, truncated_share,
+        only_number_share, unscored_share, completion_tokens_mean, prompts, samples, seconds. What could
+        not be measured is None.
+    """
+    start = time.perf_counter()
+    total = len(prompts) * (samples + 1)
+
+    def report(offset: int) -> Callable[[int, int], None]:
+        return lambda done, _: progress(offset + done, total) if progress is not None else None
+
+    groups = generate(
+        policy,
+        prompts,
+        group_size=samples,
+        sampling=sampling,
+        seed=seed,
+        stream="evaluation",
+        batch_tokens=batch_tokens,
+        progress=report(0),
+    )
+    greedy_groups = generate(
+        policy,
+        prompts,
+        group_size=1,
+        sampling=Sampling(temperature=0.0, max_new_tokens=sampling.max_new_tokens, stop=sampling.stop),
+        seed=seed,
+        stream="evaluation",
+        batch_tokens=batch_tokens,
+        progress=report(len(prompts) * samples),
+    )
+    scores = score(task.rewards, groups, on_error=on_reward_error)
+    greedy = score(task.rewards, greedy_groups, on_error=on_reward_error)
+    correct, counted = _per_prompt(scores.rewards, samples, task.success_reward)
+    accuracy, low, high = accuracy_interval(correct, counted)
+    completions = [c for g in groups for c in g.completions]
+    rewards = [r for r in scores.rewards if r is not None]
+    greedy_rewards = [r for r in greedy.rewards if r is not None]
+    record: dict[str, Any] = {
+        "accuracy": accuracy,
+        "accuracy_low": low,
+        "accuracy_high": high,
+        "accuracy_greedy": _mean([r >= task.success_reward for r in greedy_rewards]),
+        "reward_mean": _mean(rewards),
+        "truncated_share": _mean([c.finish_reason == "length" for c in completions]),
+        "only_number_share": _mean(only_number([c.text for c in completions])),
+        "unscored_share": _mean([r is None for r in scores.rewards]),
+        "reward_errors": scores.errors + greedy.errors,
+        "completion_tokens_mean": _mean([len(c.token_ids) for c in completions]),
+        "prompts": len(prompts),
+        "samples": samples,
+        "seconds": time.perf_counter() - start,
+    }
+    for k in ks:
+        record[f"pass_at_{k}"] = _mean([pass_at_k(n, c, k) for c, n in zip(correct, counted) if n >= k])
+    return Evaluation(record, groups, scores, greedy_groups)
+
+
+def _per_prompt(
+    rewards: Sequence[float | None], samples: int, success_reward: float
+) -> tuple[list[int], list[int]]:
+    """Right and scored completions of each prompt."""
+    blocks = [rewards[i : i + samples] for i in range(0, len(rewards), samples)]
+    correct = [sum(r is not None and r >= success_reward for r in block) for block in blocks]
+    counted = [sum(r is not None for r in block) for block in blocks]
+    return correct, counted
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None

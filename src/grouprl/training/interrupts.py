@@ -1,0 +1,57 @@
+"""Ctrl-C and SIGTERM: stop at once where nothing is lost by it, after the step where weights are changing."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+
+class Interrupted(KeyboardInterrupt):
+    """The user, or the machine, asked the run to stop."""
+
+
+class Interrupts:
+    """While active, SIGINT and SIGTERM raise `Interrupted`, except inside `deferred()`, which they wait out.
+
+    A second signal during `deferred()` does not wait: what is on disk stays valid, since everything there
+    is written whole or not at all. Outside the main thread signals are left alone.
+    """
+
+    def __init__(self) -> None:
+        self._deferring = 0
+        self._pending = False
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous.clear()
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Let what is inside finish before an interrupt is raised."""
+        self._deferring += 1
+        try:
+            yield
+        finally:
+            self._deferring -= 1
+        if self._pending and not self._deferring:
+            self._pending = False
+            raise Interrupted
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._deferring and not self._pending:
+            self._pending = True
+            return
+        self._pending = False
+        raise Interrupted

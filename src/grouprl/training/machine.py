@@ -1,0 +1,53 @@
+"""What the machine is and what a run took from it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import random
+import resource
+import sys
+
+import numpy as np
+import torch
+
+GIB = 2**30
+
+
+def peak_memory_gib(device: torch.device) -> float:
+    """Most memory held so far, in GiB: of the CUDA device, else resident memory of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / GIB
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / GIB if sys.platform == "darwin" else peak * 1024 / GIB
+
+
+def describe_machine(device: torch.device) -> str:
+    """One line: the accelerator or the processor, cores and threads, torch."""
+    if device.type == "cuda":
+        what = torch.cuda.get_device_name(device)
+    else:
+        what = f"{_processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
+    return f"{what}; torch {torch.__version__}"
+
+
+def seed_everything(seed: int, step: int) -> None:
+    """Seed Python, NumPy and torch for one step, so that a reward function that draws numbers resumes as well.
+
+    grouprl itself draws from none of them: a completion's randomness is its own, and dropout is off.
+    """
+    state = np.random.SeedSequence([seed, step]).generate_state(3)
+    random.seed(int(state[0]))
+    np.random.seed(int(state[1]))  # noqa: NPY002  (the global generator is the one that reward functions use)
+    torch.manual_seed(int(state[2]))
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

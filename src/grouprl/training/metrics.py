@@ -1,0 +1,70 @@
+"""One step's metrics: what the rewards, groups and lengths of a batch say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean, pstdev
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grouprl.advantages import group_stats
+from grouprl.sampling import informative
+from grouprl.tasks import Scores
+from grouprl.types import Group
+
+
+def rewards_tensor(scores: Scores) -> Tensor:
+    """Rewards in float64, NaN where a completion is unscored."""
+    values = [float("nan") if r is None else r for r in scores.rewards]
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def group_numbers(groups: Sequence[Group]) -> Tensor:
+    """The number of its group for each completion."""
+    return torch.tensor([i for i, group in enumerate(groups) for _ in group.completions], dtype=torch.long)
+
+
+def batch_metrics(groups: Sequence[Group], scores: Scores) -> dict[str, Any]:
+    """Rewards, groups and lengths of a batch, under the names of metrics.jsonl; None where nothing says.
+
+    reward_std is over the scored completions of the batch, reward_group_std the mean over groups with a
+    scored completion of the standard deviation within the group: the one that advantages are made of.
+    """
+    rewards, ids = rewards_tensor(scores), group_numbers(groups)
+    scored = [r for r in scores.rewards if r is not None]
+    completions = [c for group in groups for c in group.completions]
+    lengths = [len(c.token_ids) for c in completions]
+    finished = [len(c.token_ids) for c in completions if c.finish_reason == "stop"]
+    stats = group_stats(rewards, ids)
+    first = [k for k in range(len(ids)) if k == 0 or ids[k] != ids[k - 1]]
+    group_stds = [float(stats.std[k]) for k in first if stats.count[k] > 0]
+    counts = informative(rewards, ids)
+    metrics: dict[str, Any] = {
+        "reward_mean": _mean(scored),
+        "reward_std": pstdev(scored) if scored else None,
+        "reward_group_std": _mean(group_stds),
+        "groups": len(groups),
+        "completions": len(completions),
+    }
+    for name in ("informative", "all_high", "all_low", "single", "unscored"):
+        metrics[f"groups_{name}_share"] = int(getattr(counts, name)) / max(len(groups), 1)
+    metrics |= {
+        "unscored_share": 1.0 - len(scored) / max(len(completions), 1),
+        "reward_errors": scores.errors,
+        "reward_nonfinite": scores.nonfinite,
+        "truncated_share": _mean([c.finish_reason == "length" for c in completions]),
+        "completion_tokens_mean": _mean(lengths),
+        "completion_tokens_max": max(lengths, default=None),
+        "finished_tokens_mean": _mean(finished),
+    }
+    for name, values in scores.components.items():
+        present = [v for v in values if v is not None]
+        metrics[f"reward_{name}_mean"] = _mean(present)
+        metrics[f"reward_{name}_count"] = len(present)
+    return metrics
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None

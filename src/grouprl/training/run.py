@@ -1,0 +1,260 @@
+"""`grouprl.train`: set a run up, or take one up again, and train it to its last step."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grouprl.errors import ConfigError, RunError
+from grouprl.policy import load_policy
+from grouprl.records import RunFolder, atomic_write
+from grouprl.tasks import Reward, Task, check_rewards, load, make_rewards
+from grouprl.training.checkpoint import TrainingState, load_optimizer, read_state
+from grouprl.training.config import Config, check_config, config_from_dict, config_to_toml, read_config
+from grouprl.training.events import Listener
+from grouprl.training.machine import describe_machine
+from grouprl.training.trainer import Trainer
+
+RewardLike = str | Reward | Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: where it is, and what it measured.
+
+    Args:
+        path: The run's folder.
+        config: What it ran with.
+        metrics: One record a step, as in metrics.jsonl.
+        evaluations: One record a held-out evaluation.
+    """
+
+    path: Path
+    config: Config
+    metrics: list[dict[str, Any]]
+    evaluations: list[dict[str, Any]]
+
+    @property
+    def model_dir(self) -> Path:
+        """The final model with its tokenizer: `from_pretrained` loads it."""
+        return RunFolder(self.path).model_dir
+
+
+def train(
+    config: Config | Mapping[str, Any] | str | Path | None = None,
+    *,
+    task: Task | str | None = None,
+    reward: RewardLike | Sequence[RewardLike] | None = None,
+    listener: Listener | None = None,
+) -> Run:
+    """Train a language model with GRPO, from prompts to a model on disk.
+
+    Args:
+        config: A `Config`, nested dictionaries, or a TOML file; None is the quickstart.
+        task: A `Task`, a task's name or a file of prompts, in place of the configuration's.
+        reward: A function, a `Reward`, a name or "module:function", or several of them, in place of the
+            configuration's. A function is called as `f(completions=[…], answer=[…], …)` and returns one
+            number or None each.
+        listener: Told of every step; see `grouprl.training.Listener`.
+
+    Returns:
+        The run. Its folder holds config.toml, metrics.jsonl, evaluations.jsonl, rollouts/, checkpoints/ and model/.
+
+    Raises:
+        ConfigError, TaskError, ModelError, RunError: Something given cannot be used. Nothing was trained.
+        RewardError: A reward function raised or returned the wrong thing; the last whole step was saved.
+    """
+    resolved = _resolve(config)
+    if isinstance(task, str):
+        resolved = dataclasses.replace(resolved, task=task)
+    if reward is not None:
+        resolved = dataclasses.replace(resolved, reward=_reward_names(reward))
+    chosen = _load_task(resolved, task if isinstance(task, Task) else None, reward)
+    if isinstance(task, Task):
+        resolved = dataclasses.replace(resolved, task=f"<{task.name}>")
+    folder = _create_folder(resolved, chosen)
+    resolved = dataclasses.replace(resolved, output_dir=str(folder.path))
+    with folder.lock() as lock:
+        try:
+            policy = load_policy(resolved.model, dtype=resolved.dtype, device=resolved.device)
+            trainer = Trainer(resolved, chosen, policy, folder, listener=listener)
+        except BaseException:
+            lock.release()
+            with suppress(OSError):
+                (folder.path / "run.lock").unlink(missing_ok=True)
+                folder.path.rmdir()  # only where nothing else is in it
+            raise
+        atomic_write(folder.config_path, config_to_toml(resolved).encode())
+        trainer.freeze_reference()
+        _start(trainer, notes=[])
+        return _finished(folder, resolved)
+
+
+def resume(
+    path: str | Path,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    task: Task | None = None,
+    reward: RewardLike | Sequence[RewardLike] | None = None,
+    listener: Listener | None = None,
+) -> Run:
+    """Go on with a run from its newest checkpoint, with the numbers of a run that was never interrupted.
+
+    What the logs hold beyond the checkpoint is cut off first. On a CPU the continuation is equal to the bit
+    (same machine, torch and number of threads).
+
+    Args:
+        path: The run's folder.
+        overrides: Nested dictionaries over the saved configuration, `{"steps": 32}` for a longer run.
+        task: The `Task` of a run that was started with one.
+        reward: The functions of a run that was started with them.
+        listener: See `train`.
+
+    Raises:
+        RunError: No run there; all its steps are done; no checkpoint is intact; its prompts have changed.
+        ConfigError: An override that would make it another run.
+    """
+    folder = RunFolder.open(path)
+    with folder.lock():
+        saved = config_from_dict(folder.config(), where=str(folder.config_path))
+        config = _override(saved, overrides or {})
+        config = dataclasses.replace(config, output_dir=str(folder.path))
+        chosen = _load_task(config, task, reward)
+        checkpoint, state, notes = _newest_checkpoint(folder)
+        state = state or TrainingState(task_fingerprint=chosen.fingerprint())
+        if state.task_fingerprint != chosen.fingerprint():
+            raise RunError(
+                f"{folder.path}: the prompts of task {chosen.name!r} are not those it was trained on; restore them, "
+                "or start a new run from its model"
+            )
+        if state.step >= config.steps and folder.model_dir.is_dir():
+            raise RunError(
+                f"{folder.path}: all {config.steps} steps are done; give --steps with more than that to train on"
+            )
+        source = str(checkpoint / "model") if checkpoint else config.model
+        policy = load_policy(source, dtype=config.dtype, device=config.device)
+        trainer = Trainer(config, chosen, policy, folder, listener=listener, state=state)
+        if checkpoint:
+            load_optimizer(checkpoint, trainer.optimizer)
+        folder.cut_after(state.step)
+        if config != saved:
+            atomic_write(folder.config_path, config_to_toml(config).encode())
+        if checkpoint and config.objective.beta > 0:
+            trainer.reference = load_policy(config.model, dtype=config.dtype, device=config.device)
+            trainer.reference.model.requires_grad_(False)
+        else:
+            trainer.freeze_reference()
+        _start(trainer, notes=notes)
+        return _finished(folder, config)
+
+
+SAME_RUN = ("model", "task", "reward", "reward_weights", "seed", "dtype", "heldout_path", "heldout_fraction")
+"""What cannot change when a run goes on: with another value it would be another run."""
+
+
+def _override(saved: Config, overrides: Mapping[str, Any]) -> Config:
+    table = dataclasses.asdict(saved)
+    for key, value in overrides.items():
+        if isinstance(value, Mapping) and isinstance(table.get(key), dict):
+            table[key] = {**table[key], **value}
+        else:
+            table[key] = value
+    config = config_from_dict(table)
+    for name in SAME_RUN:
+        if getattr(config, name) != getattr(saved, name):
+            raise ConfigError(
+                f"resume: {name} is {getattr(config, name)!r}, the run was started with {getattr(saved, name)!r}; "
+                "start a new run to change it"
+            )
+    return config
+
+
+def _newest_checkpoint(folder: RunFolder) -> tuple[Path | None, TrainingState | None, list[str]]:
+    """The newest intact checkpoint; damaged ones are passed over, and said."""
+    notes = []
+    steps = folder.checkpoints()
+    for step in reversed(steps):
+        path = folder.checkpoint_path(step)
+        try:
+            return path, read_state(path), [*notes, f"going on after step {step}"]
+        except RunError as error:
+            notes.append(str(error))
+    if steps:
+        raise RunError(f"{folder.path}: no checkpoint is intact ({notes[0]}); start a new run")
+    return None, None, ["there is no checkpoint yet: starting from the first step"]
+
+
+def _resolve(config: Config | Mapping[str, Any] | str | Path | None) -> Config:
+    if config is None:
+        return Config()
+    if isinstance(config, Config):
+        return check_config(config)
+    if isinstance(config, Mapping):
+        return config_from_dict(config)
+    return read_config(config)
+
+
+def _load_task(
+    config: Config, task: Task | None, reward: RewardLike | Sequence[RewardLike] | None
+) -> Task:
+    rewards = config.reward if reward is None else reward
+    if task is not None:
+        if reward is not None:
+            task = dataclasses.replace(task, rewards=make_rewards(reward))
+        check_rewards(task)
+        return task
+    if config.task.startswith("<"):
+        raise RunError(f"the run was started with the task {config.task} from Python; give it again: resume(…, task=…)")
+    if reward is None and any(name.startswith("<") for name in config.reward):
+        raise RunError("the run was started with reward functions from Python; give them again: resume(…, reward=…)")
+    return load(
+        config.task,
+        rewards=rewards,
+        reward_weights=config.reward_weights or None,
+        success_reward=config.success_reward,
+        heldout_path=config.heldout_path,
+        heldout_fraction=config.heldout_fraction,
+    )
+
+
+def _reward_names(reward: RewardLike | Sequence[RewardLike]) -> tuple[str, ...]:
+    """What config.toml says of rewards given from Python."""
+    return tuple(
+        item if isinstance(item, str) else f"<{made.name}>"
+        for item, made in zip(
+            [reward] if isinstance(reward, str | Reward) or callable(reward) else reward, make_rewards(reward)
+        )
+    )
+
+
+def _create_folder(config: Config, task: Task) -> RunFolder:
+    if config.output_dir is not None:
+        return RunFolder.create(config.output_dir)
+    number = 1
+    while (path := Path("runs") / f"{task.name}-{number}").exists():
+        number += 1
+    return RunFolder.create(path)
+
+
+def _start(trainer: Trainer, *, notes: Sequence[str]) -> None:
+    notes = list(notes)
+    if trainer.policy.prefix_obstacle:
+        notes.append(f"prompts are run once a completion, not once a group: {trainer.policy.prefix_obstacle}")
+    if not trainer.heldout:
+        notes.append("no held-out prompts: accuracy is not measured")
+    trainer.listener.started(
+        trainer.config,
+        trainer.folder.path,
+        machine=describe_machine(trainer.policy.device),
+        step=trainer.state.step,
+        notes=notes,
+    )
+    trainer.run()
+
+
+def _finished(folder: RunFolder, config: Config) -> Run:
+    return Run(folder.path, config, folder.metrics(), folder.evaluations())

@@ -1,0 +1,312 @@
+"""The loop: prompts → groups → rewards → advantages → update → records, step after step."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from grouprl.advantages import group_advantages
+from grouprl.policy import EncodedPrompt, Policy
+from grouprl.records import RunFolder, append_jsonl, atomic_dir, rollout_rows, write_rollouts
+from grouprl.rollout import Sampling, generate
+from grouprl.tasks import Scores, Task, score
+from grouprl.training.checkpoint import TrainingState, save_checkpoint, save_model
+from grouprl.training.config import Config
+from grouprl.training.evaluation import evaluate
+from grouprl.training.events import Listener
+from grouprl.training.interrupts import Interrupts
+from grouprl.training.machine import peak_memory_gib, seed_everything
+from grouprl.training.metrics import batch_metrics, group_numbers, rewards_tensor
+from grouprl.training.prompts import draw_prompts
+from grouprl.training.update import UpdateResult, learning_rate, make_optimizer, update
+from grouprl.types import Group
+
+PATIENCE_STEPS = 3
+"""Steps without any group with spread after which the run says so."""
+
+
+class Trainer:
+    """A run in progress: the policy, the optimizer, and where it stands.
+
+    Args:
+        config: Checked.
+        task: Its prompts and rewards.
+        policy: Trained in place.
+        folder: Locked by the caller.
+        listener: Told what happens.
+        state: Where to go on from; the optimizer's state is loaded by the caller.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        task: Task,
+        policy: Policy,
+        folder: RunFolder,
+        *,
+        listener: Listener | None = None,
+        state: TrainingState | None = None,
+    ) -> None:
+        self.config, self.task, self.policy, self.folder = config, task, policy, folder
+        self.listener = listener or Listener()
+        self.state = state or TrainingState(task_fingerprint=task.fingerprint())
+        self.optimizer = make_optimizer(policy, config.optimizer)
+        self.sampling = Sampling(
+            temperature=config.rollout.temperature,
+            top_p=config.rollout.top_p,
+            top_k=config.rollout.top_k,
+            max_new_tokens=config.rollout.max_new_tokens,
+            stop=config.rollout.stop,
+        )
+        self.prompts = self._encode(task.train)
+        self.heldout = self._encode(task.heldout[: config.evaluation.eval_prompts])
+        self.reference: Policy | None = None
+        self.interrupts = Interrupts()
+        self.saved_step = self.state.step
+        self.mid_step = False
+
+    def freeze_reference(self) -> None:
+        """Keep a frozen copy of the policy as it is now, for the KL penalty. Call it on the starting model."""
+        if self.config.objective.beta > 0:
+            model = copy.deepcopy(self.policy.model).requires_grad_(False)
+            self.reference = Policy(model, self.policy.tokenizer, name="reference")
+
+    def run(self) -> None:
+        """Train to the last step, then write the final model.
+
+        Whatever stops it early, an interrupt or an error, leaves a checkpoint of the last whole step.
+
+        Raises:
+            Interrupted: On SIGINT or SIGTERM, with everything saved.
+            RewardError: A reward function raised, with everything saved.
+        """
+        with self.interrupts:
+            try:
+                self._evaluate_if_due()
+                while self.state.step < self.config.steps:
+                    self._step()
+                    self._evaluate_if_due()
+                    every = self.config.checkpoint.checkpoint_every
+                    if self.state.step == self.config.steps or (every and self.state.step % every == 0):
+                        self._checkpoint()
+            except BaseException as error:
+                if not self.mid_step:  # else the weights are between two steps: the last checkpoint stands
+                    try:
+                        self._checkpoint()
+                    except OSError as failed:
+                        error.add_note(f"and no checkpoint could be written: {failed}")
+                raise
+            with self.interrupts.deferred(), atomic_dir(self.folder.model_dir, replace=True) as work:
+                save_model(self.policy, work)
+
+    def _step(self) -> None:
+        config, step = self.config, self.state.step + 1
+        seed_everything(config.seed, step)
+        clock = _Clock()
+        drawn = draw_prompts(
+            self.prompts, position=self.state.position, count=config.rollout.prompts_per_step, seed=config.seed
+        )
+        groups = self._rollout(drawn, step)
+        clock.lap("rollout")
+        self.listener.stage("reward", 0, len(groups))
+        scores = score(self.task.rewards, groups, on_error=config.on_reward_error)
+        clock.lap("reward")
+        advantages = group_advantages(
+            rewards_tensor(scores),
+            group_numbers(groups),
+            scale=config.advantage.scale,
+            eps=config.advantage.eps,
+            ddof=config.advantage.ddof,
+        ).float()
+        lr = learning_rate(config.optimizer, step=step, steps=config.steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        with ExitStack() as stack:
+
+            def weights_change() -> None:
+                """From here to the end of the step an interrupt waits, and an error leaves nothing to save."""
+                if not self.mid_step:
+                    stack.enter_context(self.interrupts.deferred())
+                    self.mid_step = True
+
+            result = update(
+                self.policy,
+                self.optimizer,
+                groups,
+                advantages,
+                [r is not None for r in scores.rewards],
+                config,
+                reference=self.reference,
+                before_step=weights_change,
+                progress=lambda done, total: self.listener.stage("train", done, total),
+            )
+            clock.lap("train")
+            metrics = self._metrics(step, lr, groups, scores, result, clock)
+            self._record(step, metrics, groups, scores, advantages.tolist(), result)
+
+    def _rollout(self, drawn: Sequence[EncodedPrompt], step: int) -> list[Group]:
+        return generate(
+            self.policy,
+            drawn,
+            group_size=self.config.rollout.group_size,
+            sampling=self.sampling,
+            seed=self.config.seed,
+            stream=f"train/{step}",
+            batch_tokens=self.config.rollout.batch_tokens,
+            progress=lambda done, total: self.listener.stage("rollout", done, total),
+        )
+
+    def _metrics(
+        self,
+        step: int,
+        lr: float,
+        groups: Sequence[Group],
+        scores: Scores,
+        result: UpdateResult,
+        clock: _Clock,
+    ) -> dict[str, Any]:
+        sampled = sum(len(c.token_ids) for g in groups for c in g.completions)
+        optional = ("entropy", "clip_low_share", "clip_high_share", "clamped_share", "kl_sampler_trainer", "kl_old", "kl_ref")
+        return {
+            "step": step,
+            **batch_metrics(groups, scores),
+            "loss": result.metrics.get("loss"),
+            **{name: result.metrics.get(name) for name in optional},
+            "grad_norm": result.grad_norm,
+            "lr": lr,
+            "updated": result.stepped,
+            "trained_completions": result.completions,
+            "rollout_tokens_per_s": sampled / clock.seconds["rollout"],
+            "train_tokens_per_s": result.tokens / clock.seconds["train"],
+            **{f"seconds_{name}": seconds for name, seconds in clock.seconds.items()},
+            "seconds_step": clock.total(),
+            "peak_memory_gib": peak_memory_gib(self.policy.device),
+        }
+
+    def _record(
+        self,
+        step: int,
+        metrics: dict[str, Any],
+        groups: Sequence[Group],
+        scores: Scores,
+        advantages: Sequence[float],
+        result: UpdateResult,
+    ) -> None:
+        rows = rollout_rows(
+            step,
+            groups,
+            rewards=scores.rewards,
+            advantages=advantages,
+            components=scores.components,
+            trainer_logprobs_mean=result.trainer_logprobs_mean,
+            estimator="grpo" if self.config.advantage.scale == "std" else "dr_grpo",
+            estimator_options={
+                "baseline": "mean",
+                "scale": self.config.advantage.scale,
+                "eps": self.config.advantage.eps,
+                "ddof": self.config.advantage.ddof,
+            },
+            tokens=self.config.record_tokens,
+        )
+        write_rollouts(self.folder.rollouts_path(step), rows)
+        append_jsonl(self.folder.metrics_path, metrics)
+        spread = metrics["groups_informative_share"] > 0
+        self.state = replace(
+            self.state,
+            step=step,
+            position=self.state.position + len(groups),
+            steps_without_spread=0 if spread else self.state.steps_without_spread + 1,
+        )
+        self.mid_step = False
+        self.listener.stepped(metrics, rows)
+        for message in [*result.warnings, *self._diagnose(metrics), *scores.error_examples[:1]]:
+            self.listener.warned(f"step {step}: {message}")
+
+    def _diagnose(self, metrics: dict[str, Any]) -> list[str]:
+        """What a user would otherwise find out after the run."""
+        found = []
+        limit = self.config.rollout.max_new_tokens
+        if metrics["truncated_share"] == 1:
+            found.append(
+                f"every completion was cut off at max_new_tokens = {limit}, none finished: rewards that need an end "
+                "cannot be reached; raise --max-new-tokens"
+            )
+        if self.state.steps_without_spread and self.state.steps_without_spread % PATIENCE_STEPS == 0:
+            every = "right" if metrics["groups_all_high_share"] > metrics["groups_all_low_share"] else "wrong"
+            advice = (
+                "the task is solved, or too easy: take harder prompts"
+                if every == "right"
+                else "the task is too hard, or the reward never fires: take easier prompts, a larger --group-size, "
+                "or look at the completions in rollouts/"
+            )
+            found.append(
+                f"no group had spread for {self.state.steps_without_spread} steps (mostly all {every}), "
+                f"so nothing was learned; {advice}"
+            )
+        return found
+
+    def _evaluate_if_due(self) -> None:
+        config, step = self.config, self.state.step
+        every = config.evaluation.eval_every
+        due = step in (0, config.steps) or (every and step % every == 0)
+        if not self.heldout or not due or step in {e.get("step") for e in self.folder.evaluations()}:
+            return
+        seed_everything(config.seed, step)
+        evaluation = evaluate(
+            self.policy,
+            self.task,
+            self.heldout,
+            samples=config.evaluation.eval_samples,
+            sampling=self.sampling,
+            seed=config.seed,
+            on_reward_error=config.on_reward_error,
+            batch_tokens=config.rollout.batch_tokens,
+            progress=lambda done, total: self.listener.stage("evaluation", done, total),
+        )
+        record = {"step": step, **evaluation.record}
+        with self.interrupts.deferred():
+            append_jsonl(self.folder.evaluations_path, record)
+        self.listener.evaluated(record)
+
+    def _checkpoint(self) -> None:
+        """Save the last whole step, unless it is saved already."""
+        if self.state.step == self.saved_step:
+            return
+        self.listener.stage("checkpoint", 0, 1)
+        with self.interrupts.deferred():
+            path = save_checkpoint(
+                self.folder,
+                self.policy,
+                self.optimizer,
+                self.state,
+                keep=self.config.checkpoint.checkpoint_keep,
+            )
+            self.saved_step = self.state.step
+        self.listener.checkpointed(self.state.step, path)
+
+    def _encode(self, prompts: Sequence[Any]) -> list[EncodedPrompt]:
+        return self.policy.encode_prompts(
+            prompts, max_new_tokens=self.config.rollout.max_new_tokens, template=self.config.chat_template
+        )
+
+
+class _Clock:
+    """Seconds by stage."""
+
+    def __init__(self) -> None:
+        self.start = self.last = time.perf_counter()
+        self.seconds: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.seconds[name] = max(now - self.last, 1e-9)
+        self.last = now
+
+    def total(self) -> float:
+        return time.perf_counter() - self.start

@@ -1,0 +1,51 @@
+"""A prompt's content: what is accepted as it stands, and what each refusal says."""
+
+from typing import Any
+
+import pytest
+
+from grouprl.tasks.conversation import read_content
+
+USER = {"role": "user", "content": "Hi"}
+
+
+def test_text_stays_as_it_is() -> None:
+    assert read_content(" Hi\r\n") == " Hi\r\n"
+
+
+def test_messages_become_a_tuple_of_plain_dicts() -> None:
+    given = [{"role": "system", "content": ""}, {**USER, "name": "Ada", "tool_calls": None}]
+    assert read_content(given) == ({"role": "system", "content": ""}, {**USER, "name": "Ada"})
+    assert read_content(({"role": "tool", "content": "3"},))[0] == {"role": "tool", "content": "3"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "the prompt is blank"),
+        (" \n", "the prompt is blank"),
+        ("a\ud800b", "half a surrogate pair at character 2"),
+        (None, "of type NoneType, expected text or a list of messages"),
+        (7, "of type int"),
+        (b"Hi", "of type bytes"),
+        (USER, "of type dict, expected text or a list of messages"),
+        ([], "an empty list"),
+        (["Hi"], "message 1 of the prompt is of type str"),
+        ([{"role": "user"}], "message 1 of the prompt has no 'content'"),
+        ([USER, {"role": None, "content": "Hi"}], "message 2 of the prompt has no 'role'"),
+        ([{"role": "human", "content": "Hi"}], "has role 'human', expected one of system"),
+        ([{"role": ["user"], "content": "Hi"}], "has role"),
+        (
+            [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}],
+            "'content' of type list, expected text",
+        ),
+        ([{**USER, "tool_calls": [1]}], "'tool_calls' of type list"),
+        ([{"role": "user", "content": "\udc00"}], "half a surrogate pair"),
+        ([USER, {"role": "assistant", "content": "Ho"}], "last message is of role 'assistant'"),
+        ([{"role": "system", "content": "Ho"}], "last message is of role 'system'"),
+        ([{"role": "user", "content": " "}], "last message is blank"),
+    ],
+)
+def test_refusals(content: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_content(content)
