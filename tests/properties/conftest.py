@@ -2,5 +2,5 @@
 
 from hypothesis import settings
 
-settings.register_profile("laws", deadline=None, max_examples=1500)
+settings.register_profile("laws", deadline=None, max_examples=150)
 settings.load_profile("laws")

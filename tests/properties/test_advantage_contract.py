@@ -119,7 +119,9 @@ def device_path() -> Iterator[None]:
 # ---- 1: no spread is exactly 0 --------------------------------------------------------------------------
 
 
-@given(st.data(), st.sampled_from(DTYPES), st.integers(1, 40), st.sampled_from(SCALES), st.sampled_from([0, 1]))
+@given(
+    st.data(), st.sampled_from(DTYPES), st.integers(1, 40), st.sampled_from(SCALES), st.sampled_from([0, 1])
+)
 def test_1_equal_rewards_give_exactly_zero(data, dtype, size, scale, ddof):
     constant = torch.tensor([data.draw(values(dtype))]).to(dtype).expand(size)
     other = torch.tensor([data.draw(values(dtype)) for _ in range(size)]).to(dtype)
@@ -170,7 +172,11 @@ def test_2_a_group_of_one_gets_exactly_zero(batch, scale, ddof, eps):
 
 
 @given(
-    groups(dtypes=DTYPES, max_size=7), st.data(), st.sampled_from(SCALES), st.sampled_from([0, 1]), st.booleans()
+    groups(dtypes=DTYPES, max_size=7),
+    st.data(),
+    st.sampled_from(SCALES),
+    st.sampled_from([0, 1]),
+    st.booleans(),
 )
 def test_3_unscored_get_zero_and_siblings_do_not_notice(batch, data, scale, ddof, on_device):
     spoiled, valid, kept = [], [], []
@@ -202,7 +208,9 @@ def test_3_unscored_get_zero_and_siblings_do_not_notice(batch, data, scale, ddof
 @given(groups(dtypes=FLOATS, equal_sizes=True, min_size=2), st.data(), st.sampled_from(SCALES))
 def test_3_valid_false_is_the_same_as_nan(batch, data, scale):
     rewards = torch.stack(batch)
-    valid = torch.tensor(data.draw(st.lists(st.booleans(), min_size=rewards.numel(), max_size=rewards.numel())))
+    valid = torch.tensor(
+        data.draw(st.lists(st.booleans(), min_size=rewards.numel(), max_size=rewards.numel()))
+    )
     valid = valid.view(rewards.shape)
     masked = group_advantages(rewards, scale=scale, valid=valid)
     assert torch.equal(masked, group_advantages(rewards.where(valid, math.nan), scale=scale))
@@ -251,13 +259,15 @@ def test_4_statistics_are_right(batch, ddof):
         magnitude = max(abs(r) for r in scored)
         spread = max(scored) - min(scored)
         assert abs(Fraction(got["mean"][0].item()) - mean) <= 2 * Fraction(ulp) * magnitude + Fraction(1e-45)
-        assert Fraction(got["min"][0].item()) == Fraction(torch.tensor(float(min(scored)))[None].to(got["min"])[0].item())
+        assert Fraction(got["min"][0].item()) == Fraction(
+            torch.tensor(float(min(scored)))[None].to(got["min"])[0].item()
+        )
         std = Fraction(got["std"][0].item())
         slack = 4 * Fraction(ulp)
         if std < largest:
-            assert (1 - slack) ** 2 * variance - (spread * slack) ** 2 <= std**2 + Fraction(1e-45) ** 2 + 2 * Fraction(
+            assert (1 - slack) ** 2 * variance - (spread * slack) ** 2 <= std**2 + Fraction(
                 1e-45
-            ) * std
+            ) ** 2 + 2 * Fraction(1e-45) * std
             assert std**2 <= (1 + slack) ** 2 * variance + (spread * slack) ** 2 + Fraction(1e-44) ** 2
         else:
             assert variance >= (largest * (1 - slack)) ** 2
@@ -367,7 +377,9 @@ class NothingComesBack(TorchDispatchMode):
         return out
 
 
-def everything(rewards: torch.Tensor, ids: torch.Tensor | None, valid: torch.Tensor | None) -> list[torch.Tensor]:
+def everything(
+    rewards: torch.Tensor, ids: torch.Tensor | None, valid: torch.Tensor | None
+) -> list[torch.Tensor]:
     stats = group_stats(rewards, ids, valid=valid)
     kinds = informative(rewards, ids, valid=valid)
     return [
@@ -395,7 +407,7 @@ def test_7_no_operation_depends_on_values_on_a_device(dtype, layout, masked):
 @pytest.mark.parametrize("on_device", [False, True])
 def test_7_the_number_of_operations_does_not_grow_with_the_groups(layout, on_device):
     counts = []
-    for n in (3, 3000):
+    for n in (3, 1000):
         rewards = torch.arange(n * 4).remainder(7).to(torch.float32)
         ids = torch.arange(n).repeat(4) if layout == "flat" else None
         with device_path() if on_device else contextlib.nullcontext(), NothingComesBack() as mode:

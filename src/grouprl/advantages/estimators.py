@@ -54,6 +54,6 @@ def advantages(
     Exactly 0 where a group has no spread and where a reward is unscored.
     """
     deviation = baseline(groups)
-    divisor = scale.divisor(groups, eps, ddof).masked_fill_(~groups.has_spread, torch.inf)
+    divisor = scale.divisor(groups, eps, ddof).masked_fill_(groups.has_spread.logical_not(), torch.inf)
     quotient = (deviation / groups.layout.expand(divisor)).add_(0.0)  # −0 becomes 0
     return quotient if scale.bounded else quotient.clamp_(-groups.precision.largest, groups.precision.largest)

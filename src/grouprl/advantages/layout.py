@@ -100,7 +100,7 @@ class Segments:
             self.largest_group = int(sizes.max())
         else:
             n = group_ids.shape[0]
-            starts = (group_ids[1:] != group_ids[:-1]).cumsum(0)
+            starts = group_ids.diff().ne(0).cumsum(0)  # 0 only between equals, also where it wraps
             self._segment = torch.nn.functional.pad(starts, (1, 0))
             self._offsets = torch.searchsorted(
                 self._segment, torch.arange(n + 1, device=group_ids.device), out_int32=False

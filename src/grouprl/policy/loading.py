@@ -47,7 +47,9 @@ def load_policy(
             model = _load_model(AutoModelForCausalLM, path, DTYPES[dtype], attention)
             model = model.to(resolved)
         except (OSError, ValueError, RuntimeError, KeyError) as error:
-            raise ModelError(f"model {name!r}: cannot be loaded ({_one_line(error)}); {_advice(name)}") from error
+            raise ModelError(
+                f"model {name!r}: cannot be loaded ({_one_line(error)}); {_advice(name)}"
+            ) from error
     policy = Policy(model, tokenizer, name=name)
     probe(policy)
     return policy
@@ -102,7 +104,9 @@ def _convert_gguf(source: Path, target: Path) -> None:
 def _complete(folder: Path) -> bool:
     weights, marker = folder / "model.safetensors", folder / "complete"
     try:
-        return marker.read_text() == str(weights.stat().st_size) and (folder / "config.json").stat().st_size > 0
+        return (
+            marker.read_text() == str(weights.stat().st_size) and (folder / "config.json").stat().st_size > 0
+        )
     except OSError:
         return False
 
@@ -148,6 +152,26 @@ def _check_place(name: str, path: str) -> None:
         raise ModelError(f"model {name!r}: it is a file; give the folder that holds the model")
     elif path.startswith((".", "/", "~")) or path.count("/") > 1:
         raise ModelError(f"model {name!r}: there is no such folder; {_advice(name)}")
+    else:
+        _check_hub(name)
+
+
+def _check_hub(name: str) -> None:
+    """Ask the hub once, so that a wrong name or a missing network is said at once, not after a minute of retries."""
+    from huggingface_hub import HfApi, constants, try_to_load_from_cache
+
+    if isinstance(try_to_load_from_cache(name, "config.json"), str):
+        return
+    if constants.HF_HUB_OFFLINE:
+        raise ModelError(
+            f"model {name!r}: neither a folder nor in the hub's cache, and HF_HUB_OFFLINE is set"
+        )
+    try:
+        HfApi().model_info(name, timeout=10)
+    except Exception as error:  # the hub library's HTTP errors share no base class with its other errors
+        raise ModelError(
+            f"model {name!r}: not a folder, and the hub did not give it ({_one_line(error)}); {_advice(name)}"
+        ) from error
 
 
 def _advice(name: str) -> str:

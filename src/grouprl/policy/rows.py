@@ -166,6 +166,8 @@ def _shared_prefix_mask(segment: Int[Tensor, "rows length"]) -> Bool[Tensor, "ro
     """Who attends to whom: causally, to the prompt and to one's own completion."""
     width = segment.shape[1]
     causal = torch.ones(width, width, dtype=torch.bool).tril()
-    same = segment[:, :, None] == segment[:, None, :]  # padding attends to padding: no row is empty, none is NaN
+    same = (
+        segment[:, :, None] == segment[:, None, :]
+    )  # padding attends to padding: no row is empty, none is NaN
     to_prompt = (segment[:, None, :] == 0) & (segment[:, :, None] > 0)
     return (causal & (same | to_prompt))[:, None]

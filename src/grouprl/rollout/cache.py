@@ -20,7 +20,9 @@ class RoomyLayer(DynamicLayer):
         self._keys: Tensor | None = None
         self._values: Tensor | None = None
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
         if not self.is_initialized:  # the prompt: kept as it is, since it is about to be repeated
             self.lazy_initialization(key_states, value_states)
             self.keys, self.values = key_states, value_states

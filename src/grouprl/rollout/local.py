@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import torch
 from torch import Tensor
+from transformers.cache_utils import DynamicCache
 
 from grouprl.policy.model import EncodedPrompt, Policy
 from grouprl.rollout.cache import keep_rows, make_cache, only_attention
@@ -61,7 +62,9 @@ def generate(
         for batch in _batches(policy, prompts, group_size, sampling.max_new_tokens, batch_tokens):
             draws = np.stack(
                 [
-                    uniforms(seed=seed, stream=stream, key=keys[i], sample_index=j, count=sampling.max_new_tokens)
+                    uniforms(
+                        seed=seed, stream=stream, key=keys[i], sample_index=j, count=sampling.max_new_tokens
+                    )
                     for i in batch
                     for j in range(group_size)
                 ]
@@ -81,7 +84,13 @@ def generate(
                     )
                     for r in rows
                 )
-                groups[i] = Group(f"{stream}/{keys[i]}", prompts[i].prompt, prompts[i].text, prompts[i].token_ids, completions)
+                groups[i] = Group(
+                    f"{stream}/{keys[i]}",
+                    prompts[i].prompt,
+                    prompts[i].text,
+                    prompts[i].token_ids,
+                    completions,
+                )
             finished += len(batch) * group_size
             if progress is not None:
                 progress(finished, total)
@@ -153,7 +162,7 @@ class _Decoder:
             position = position + 1
         return self._collect()
 
-    def _prefill(self) -> tuple[Tensor, Tensor, Tensor, object]:
+    def _prefill(self) -> tuple[Tensor, Tensor, Tensor, DynamicCache]:
         """Run each prompt once, left-padded, and repeat what it leaves for its G completions."""
         width = max(map(len, self.prompts))
         cache = make_cache(self.policy.config, room=width + self.sampling.max_new_tokens)
@@ -166,7 +175,9 @@ class _Decoder:
             mask[row, width - len(prompt) :] = 1
         ids, mask = (x.repeat_interleave(repeats, dim=0).to(self.policy.device) for x in (ids, mask))
         positions = (mask.cumsum(-1) - 1).clamp_(min=0)
-        hidden = self.policy.hidden_states(ids, position_ids=positions, attention_mask=mask, cache=cache)[:, -1]
+        hidden = self.policy.hidden_states(ids, position_ids=positions, attention_mask=mask, cache=cache)[
+            :, -1
+        ]
         position = mask.sum(-1)
         if shared:
             cache.batch_repeat_interleave(self.group_size)

@@ -74,7 +74,7 @@ def informative(
         high: From this reward on (but for rounding) a group without spread is all_high, below it all_low. The
             default suits 0/1 and −1/1 rewards; for others pass the task's highest reward. It is a fixed
             number, not the middle of the batch: in a batch in which every group fails there is nothing to
-                compare with.
+            compare with.
         valid: As for `grouprl.group_advantages`.
         spread_ulps: As for `grouprl.group_advantages`.
 
@@ -111,13 +111,14 @@ def informative(
     scored = torch.ones_like(groups.low).mul_(groups.count)
     members = torch.ones_like(groups.low).mul_(layout.count(None))
     reward = groups.high / groups.scale
-    succeeded = ~exceeds_rounding(
+    # Below high by more than rounding.
+    failed = exceeds_rounding(
         reward.clamp_max(high), torch.zeros_like(reward) + high, spread_ulps, batch.precision
     )
-    constant = ~groups.has_spread & (scored > 1)
+    constant = groups.has_spread.logical_not() & (scored > 1)
     kinds = (
-        constant & ~succeeded,
-        constant & succeeded,
+        constant & failed,
+        constant & failed.logical_not(),
         scored == 1,
         (scored == 0) & (members > 0),
         groups.has_spread,

@@ -12,6 +12,9 @@ from grouprl.training.config import Config
 class Listener:
     """Override what you want to hear. Nothing here can change the run."""
 
+    def loading(self, model: str) -> None:
+        """The task is ready and the model is about to be loaded."""
+
     def started(self, config: Config, path: Path, *, machine: str, step: int, notes: Sequence[str]) -> None:
         """The model is loaded and the run begins, or goes on after `step`."""
 

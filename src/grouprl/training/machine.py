@@ -38,7 +38,7 @@ def seed_everything(seed: int, step: int) -> None:
     """
     state = np.random.SeedSequence([seed, step]).generate_state(3)
     random.seed(int(state[0]))
-    np.random.seed(int(state[1]))  # noqa: NPY002  (the global generator is the one that reward functions use)
+    np.random.seed(int(state[1]))
     torch.manual_seed(int(state[2]))
 
 

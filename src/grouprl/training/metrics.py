@@ -26,11 +26,12 @@ def group_numbers(groups: Sequence[Group]) -> Tensor:
     return torch.tensor([i for i, group in enumerate(groups) for _ in group.completions], dtype=torch.long)
 
 
-def batch_metrics(groups: Sequence[Group], scores: Scores) -> dict[str, Any]:
+def batch_metrics(groups: Sequence[Group], scores: Scores, *, success_reward: float = 1.0) -> dict[str, Any]:
     """Rewards, groups and lengths of a batch, under the names of metrics.jsonl; None where nothing says.
 
     reward_std is over the scored completions of the batch, reward_group_std the mean over groups with a
-    scored completion of the standard deviation within the group: the one that advantages are made of.
+    scored completion of the standard deviation within the group: the one that advantages are made of. A group
+    without spread is all_high where its reward is at least `success_reward`, else all_low.
     """
     rewards, ids = rewards_tensor(scores), group_numbers(groups)
     scored = [r for r in scores.rewards if r is not None]
@@ -40,7 +41,7 @@ def batch_metrics(groups: Sequence[Group], scores: Scores) -> dict[str, Any]:
     stats = group_stats(rewards, ids)
     first = [k for k in range(len(ids)) if k == 0 or ids[k] != ids[k - 1]]
     group_stds = [float(stats.std[k]) for k in first if stats.count[k] > 0]
-    counts = informative(rewards, ids)
+    counts = informative(rewards, ids, high=success_reward)
     metrics: dict[str, Any] = {
         "reward_mean": _mean(scored),
         "reward_std": pstdev(scored) if scored else None,

@@ -68,6 +68,7 @@ def train(
         ConfigError, TaskError, ModelError, RunError: Something given cannot be used. Nothing was trained.
         RewardError: A reward function raised or returned the wrong thing; the last whole step was saved.
     """
+    listener = listener or Listener()
     resolved = _resolve(config)
     if isinstance(task, str):
         resolved = dataclasses.replace(resolved, task=task)
@@ -80,6 +81,7 @@ def train(
     resolved = dataclasses.replace(resolved, output_dir=str(folder.path))
     with folder.lock() as lock:
         try:
+            listener.loading(resolved.model)
             policy = load_policy(resolved.model, dtype=resolved.dtype, device=resolved.device)
             trainer = Trainer(resolved, chosen, policy, folder, listener=listener)
         except BaseException:
@@ -118,6 +120,7 @@ def resume(
         RunError: No run there; all its steps are done; no checkpoint is intact; its prompts have changed.
         ConfigError: An override that would make it another run.
     """
+    listener = listener or Listener()
     folder = RunFolder.open(path)
     with folder.lock():
         saved = config_from_dict(folder.config(), where=str(folder.config_path))
@@ -136,6 +139,7 @@ def resume(
                 f"{folder.path}: all {config.steps} steps are done; give --steps with more than that to train on"
             )
         source = str(checkpoint / "model") if checkpoint else config.model
+        listener.loading(source)
         policy = load_policy(source, dtype=config.dtype, device=config.device)
         trainer = Trainer(config, chosen, policy, folder, listener=listener, state=state)
         if checkpoint:
@@ -175,7 +179,7 @@ def _override(saved: Config, overrides: Mapping[str, Any]) -> Config:
 
 def _newest_checkpoint(folder: RunFolder) -> tuple[Path | None, TrainingState | None, list[str]]:
     """The newest intact checkpoint; damaged ones are passed over, and said."""
-    notes = []
+    notes: list[str] = []
     steps = folder.checkpoints()
     for step in reversed(steps):
         path = folder.checkpoint_path(step)
@@ -198,9 +202,7 @@ def _resolve(config: Config | Mapping[str, Any] | str | Path | None) -> Config:
     return read_config(config)
 
 
-def _load_task(
-    config: Config, task: Task | None, reward: RewardLike | Sequence[RewardLike] | None
-) -> Task:
+def _load_task(config: Config, task: Task | None, reward: RewardLike | Sequence[RewardLike] | None) -> Task:
     rewards = config.reward if reward is None else reward
     if task is not None:
         if reward is not None:
@@ -208,9 +210,13 @@ def _load_task(
         check_rewards(task)
         return task
     if config.task.startswith("<"):
-        raise RunError(f"the run was started with the task {config.task} from Python; give it again: resume(…, task=…)")
+        raise RunError(
+            f"the run was started with the task {config.task} from Python; give it again: resume(…, task=…)"
+        )
     if reward is None and any(name.startswith("<") for name in config.reward):
-        raise RunError("the run was started with reward functions from Python; give them again: resume(…, reward=…)")
+        raise RunError(
+            "the run was started with reward functions from Python; give them again: resume(…, reward=…)"
+        )
     return load(
         config.task,
         rewards=rewards,

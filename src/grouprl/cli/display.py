@@ -1,0 +1,143 @@
+"""What `grouprl train` shows while it runs: a line a step, and a live bar where there is a terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
+from grouprl.report.text import safe_text
+from grouprl.training import Config, Listener
+
+HEADER = f"{'step':>9}  {'reward':>6}  {'spread':>6}  {'teach':>5} {'right':>5} {'wrong':>5}  {'cut':>5}  {'tokens':>6}  {'tok/s':>6}  {'left':>7}"
+LEGEND = (
+    "reward: mean · spread: standard deviation within groups · teach, right, wrong: groups with spread, all right, "
+    "all wrong · cut: completions cut off"
+)
+STAGES = {
+    "rollout": "sampling",
+    "reward": "scoring",
+    "train": "training",
+    "evaluation": "held-out accuracy",
+    "checkpoint": "saving",
+}
+
+
+class Display(Listener):
+    """A listener that prints. Off a terminal it writes plain lines and no bar."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(markup=False, highlight=False, emoji=False)
+        self.path: Path | None = None
+        self.saved_step = 0
+        self._config: Config | None = None
+        self._seconds: list[float] = []
+        self._progress: Progress | None = None
+        self._run_task: TaskID | None = None
+        self._stage_task: TaskID | None = None
+        self._quiet_since = time.monotonic()
+
+    def __enter__(self) -> Display:
+        if self.console.is_terminal:
+            self._progress = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[note]}"),
+                console=self.console,
+                transient=True,
+            )
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+    def line(self, text: str = "") -> None:
+        """A line that stays."""
+        self.console.print(text, soft_wrap=True)
+        self.console.file.flush()
+
+    def loading(self, model: str) -> None:
+        if self._progress is not None:
+            self._stage_task = self._progress.add_task(f"loading {safe_text(model)}", total=None, note="")
+
+    def started(self, config: Config, path: Path, *, machine: str, step: int, notes: Sequence[str]) -> None:
+        self._config, self.path, self.saved_step = config, path, step
+        rollout = config.rollout
+        self.line(f"{safe_text(config.model)} on {safe_text(config.task)}, {machine}")
+        self.line(
+            f"{rollout.prompts_per_step} prompts × {rollout.group_size} completions of at most "
+            f"{rollout.max_new_tokens} tokens a step, {config.steps} steps, into {path}"
+        )
+        for note in notes:
+            self.line(f"note: {safe_text(note)}")
+        if self._progress is not None:
+            self._run_task = self._progress.add_task("step", total=config.steps, completed=step, note="")
+
+    def stage(self, name: str, done: int, total: int) -> None:
+        description = STAGES.get(name, name)
+        if self._progress is not None and self._stage_task is not None:
+            self._progress.update(self._stage_task, description=description, completed=done, total=total)
+        elif name == "evaluation" and (done == total or time.monotonic() - self._quiet_since > 30):
+            self._quiet_since = time.monotonic()
+            self.line(f"{description}: {done}/{total} completions")
+
+    def stepped(self, metrics: Mapping[str, Any], rows: Mapping[str, Sequence[Any]]) -> None:
+        config = self._config
+        if config is None:
+            return
+        if not self._seconds:
+            self.line(LEGEND)
+            self.line(HEADER)
+        self._seconds.append(metrics["seconds_step"])
+        left = _left(self._seconds, config.steps - metrics["step"])
+        groups = metrics["groups"]
+        shares = [
+            round(metrics[f"groups_{kind}_share"] * groups) for kind in ("informative", "all_high", "all_low")
+        ]
+        self.line(
+            f"{metrics['step']:>5}/{config.steps:<3}  {_number(metrics['reward_mean']):>6}  "
+            f"{_number(metrics['reward_group_std']):>6}  {shares[0]:>5} {shares[1]:>5} {shares[2]:>5}  "
+            f"{_percent(metrics['truncated_share']):>5}  {metrics['completion_tokens_mean']:>6.1f}  "
+            f"{metrics['rollout_tokens_per_s']:>6.0f}  {left:>7}"
+        )
+        if self._progress is not None and self._run_task is not None:
+            self._progress.update(self._run_task, completed=metrics["step"], note=f"{left} left")
+
+    def evaluated(self, evaluation: Mapping[str, Any]) -> None:
+        self.line(
+            f"held-out after step {evaluation['step']}: accuracy {_percent(evaluation['accuracy'])} sampled, "
+            f"{_percent(evaluation['accuracy_greedy'])} greedy ({evaluation['prompts']} problems × {evaluation['samples']})"
+        )
+
+    def warned(self, message: str) -> None:
+        self.line(f"warning: {safe_text(message)}")
+
+    def checkpointed(self, step: int, path: Path) -> None:
+        self.saved_step = step
+
+
+def _left(seconds: Sequence[float], steps: int) -> str:
+    recent = sorted(seconds[-10:])
+    total = round(recent[len(recent) // 2] * steps)
+    minutes, rest = divmod(total, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{rest:02}s"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.0f} %"

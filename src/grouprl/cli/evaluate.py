@@ -1,0 +1,184 @@
+"""`grouprl eval`: accuracy and pass@k of a model, or of a run, on a task."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from rich.console import Console
+from rich.progress import Progress
+
+from grouprl.cli.options import parse
+from grouprl.errors import ConfigError
+from grouprl.policy import load_policy
+from grouprl.records import RunFolder, plain
+from grouprl.report.text import safe_text
+from grouprl.rollout import Sampling
+from grouprl.tasks import load
+from grouprl.training import Evaluation, config_from_dict, evaluate
+
+DESCRIPTION = """Sample completions for a task's held-out prompts and count the right ones: accuracy with a 95 % interval, the
+greedy answer's accuracy, and pass@k, the chance that one of k samples is right, estimated without bias.
+
+  grouprl eval                                    the bundled model on the arithmetic task
+  grouprl eval runs/arithmetic-1                  a run's final model, on the run's own task
+  grouprl eval Qwen/Qwen3-0.6B --samples 8 --k 1 4 8
+  grouprl eval runs/x/checkpoints/step_00010/model --task prompts.jsonl --reward last_number"""
+
+
+@dataclass(frozen=True)
+class EvalArguments:
+    model: Annotated[str, tyro.conf.Positional] = "bundled"
+    """A run's folder, a model's folder, a hub id, or 'bundled'."""
+    task: str | None = None
+    """A task's name or a file of prompts. The run's own for a run, else arithmetic."""
+    reward: tuple[str, ...] = ()
+    """Rewards, as in grouprl train."""
+    split: Literal["heldout", "train", "all"] = "heldout"
+    """Which of the task's prompts."""
+    prompts: int = 100
+    """Most prompts to use."""
+    samples: int = 4
+    """Completions for each."""
+    k: tuple[int, ...] = (1,)
+    """Which pass@k to estimate; each at most --samples."""
+    temperature: float | None = None
+    """The run's own for a run, else 1."""
+    top_p: float = 1.0
+    top_k: int = 0
+    max_new_tokens: int | None = None
+    """The run's own for a run, else 16."""
+    seed: int = 0
+    success_reward: float = 1.0
+    """A completion with at least this reward is right."""
+    device: str = "auto"
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    show: int = 3
+    """Prompts whose completions are printed."""
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print one JSON object and nothing else."""
+
+
+def eval_command(arguments: Sequence[str]) -> int:
+    """Evaluate and print."""
+    given = parse(EvalArguments, arguments, prog="grouprl eval", description=DESCRIPTION)
+    if given.samples < 1 or given.prompts < 1:
+        raise ConfigError(
+            f"eval: {given.prompts} prompts × {given.samples} samples, expected at least one of each"
+        )
+    for k in given.k:
+        if not 1 <= k <= given.samples:
+            raise ConfigError(
+                f"eval: pass@{k} of {given.samples} samples, expected k from 1 to {given.samples}; raise --samples"
+            )
+    settings = _settings(given)
+    task = load(
+        settings["task"],
+        rewards=settings["reward"],
+        success_reward=given.success_reward,
+        heldout_path=settings["heldout_path"],
+        heldout_fraction=settings["heldout_fraction"] if given.split == "heldout" else None,
+    )
+    chosen = {"heldout": task.heldout, "train": task.train, "all": [*task.train, *task.heldout]}[given.split]
+    if not chosen:
+        raise ConfigError(
+            f"eval: task {task.name!r} has no prompts in split {given.split!r}; choose another --split"
+        )
+    policy = load_policy(settings["model"], dtype=given.dtype, device=given.device)
+    sampling = Sampling(
+        temperature=settings["temperature"],
+        top_p=given.top_p,
+        top_k=given.top_k,
+        max_new_tokens=settings["max_new_tokens"],
+        stop=settings["stop"],
+    )
+    encoded = policy.encode_prompts(
+        chosen[: given.prompts], max_new_tokens=sampling.max_new_tokens, template=settings["chat_template"]
+    )
+    console = Console(stderr=True, markup=False, highlight=False)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        shown = bar.add_task("sampling", total=None)
+        evaluation = evaluate(
+            policy,
+            task,
+            encoded,
+            samples=given.samples,
+            sampling=sampling,
+            seed=given.seed,
+            ks=given.k,
+            progress=lambda done, total: bar.update(shown, completed=done, total=total),
+        )
+    record = {"model": given.model, "task": task.name, "split": given.split, **evaluation.record}
+    if given.json:
+        print(json.dumps(plain(record), allow_nan=False))
+    else:
+        _print(record, evaluation, given)
+    return 0
+
+
+def _settings(given: EvalArguments) -> dict[str, Any]:
+    """What the options leave open: the run's own settings where a run is given, else the quickstart's."""
+    from grouprl.training import Config
+
+    config, model = Config(), given.model
+    if Path(given.model, "config.toml").is_file():
+        run = RunFolder.open(given.model)
+        config = config_from_dict(run.config(), where=str(run.config_path))
+        model = str(_model_of(run))
+    own = given.task is None
+    return {
+        "model": model,
+        "task": given.task or config.task,
+        "reward": given.reward or (config.reward if own else ()),
+        "heldout_path": config.heldout_path if own else None,
+        "heldout_fraction": config.heldout_fraction if own else None,
+        "temperature": config.rollout.temperature if given.temperature is None else given.temperature,
+        "max_new_tokens": given.max_new_tokens or config.rollout.max_new_tokens,
+        "stop": config.rollout.stop,
+        "chat_template": config.chat_template,
+    }
+
+
+def _model_of(run: RunFolder) -> Path:
+    if run.model_dir.is_dir():
+        return run.model_dir
+    steps = run.checkpoints()
+    if not steps:
+        raise ConfigError(f"{run.path}: has neither a final model nor a checkpoint yet; name a model")
+    path = run.checkpoint_path(steps[-1]) / "model"
+    print(f"grouprl: the run is not finished; taking {path}", file=sys.stderr)
+    return path
+
+
+def _print(record: dict[str, Any], evaluation: Evaluation, given: EvalArguments) -> None:
+    def percent(key: str) -> str:
+        value = record.get(key)
+        return "–" if value is None else f"{100 * value:.1f} %"
+
+    print(
+        f"{safe_text(given.model)} on {record['task']}: {record['prompts']} prompts × {record['samples']} samples"
+    )
+    interval = f"[{percent('accuracy_low')}, {percent('accuracy_high')}]"
+    print(f"  accuracy, sampled   {percent('accuracy')}  {interval} (95 %)")
+    print(f"  accuracy, greedy    {percent('accuracy_greedy')}")
+    for k in given.k:
+        print(f"  {f'pass@{k}':<18}  {percent(f'pass_at_{k}')}")
+    mean = record["reward_mean"]
+    print(f"  mean reward         {'–' if mean is None else format(mean, '.3f')}")
+    print(f"  cut off             {percent('truncated_share')}")
+    print(f"  only a number       {percent('only_number_share')}")
+    if record["unscored_share"]:
+        print(f"  unscored            {percent('unscored_share')} ({record['reward_errors']} reward errors)")
+    rewards = iter(evaluation.scores.rewards)
+    for number, group in enumerate(evaluation.groups):
+        scored = [(completion, next(rewards)) for completion in group.completions]
+        if number < given.show:
+            print(f"\n{safe_text(group.prompt_text.strip(), limit=300)}")
+            for completion, reward in scored:
+                shown = "unscored" if reward is None else f"{reward:.3g}"
+                print(f"  {shown:>8}  {safe_text(completion.text, limit=88)}")

@@ -1,0 +1,87 @@
+"""`grouprl`: the command line, a thin layer over the Python functions.
+
+    grouprl train   train a model with GRPO
+    grouprl eval    accuracy and pass@k of a model on a task
+    grouprl report  report.html of a run
+
+Exit codes: 0 done · 1 the run failed (a reward function raised, say) · 2 something given cannot be used ·
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+from grouprl.errors import GrouprlError, RewardError
+
+USAGE = """usage: grouprl COMMAND [OPTIONS]
+
+Group-relative policy optimisation (GRPO) for language models.
+
+  train     train a model; with no options, the quickstart on the bundled model
+  eval      accuracy and pass@k of a model or a run on a task
+  report    write report.html for a run
+
+grouprl COMMAND --help explains each; grouprl --version names the version."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command. Returns the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or given[0] in ("-h", "--help", "help"):
+        print(USAGE)
+        return 0
+    if given[0] == "--version":
+        from grouprl import __version__
+
+        print(f"grouprl {__version__}")
+        return 0
+    command = _command(given[0])
+    if command is None:
+        return _fail(
+            f"{given[0]!r} is no command, expected train, eval or report; see grouprl --help", code=2
+        )
+    try:
+        return command(given[1:])
+    except RewardError as error:
+        return _fail(str(error), code=1, notes=error)
+    except GrouprlError as error:
+        return _fail(str(error), code=2, notes=error)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of our output has gone
+        sys.stderr.close()
+        return 1
+    except OSError as error:
+        return _fail(f"{error.filename or 'system'}: {error.strerror or error}", code=1, notes=error)
+
+
+def _command(name: str) -> Callable[[Sequence[str]], int] | None:
+    if name == "train":
+        from grouprl.cli.train import train_command
+
+        return train_command
+    if name == "eval":
+        from grouprl.cli.evaluate import eval_command
+
+        return eval_command
+    if name == "report":
+        from grouprl.cli.report import report_command
+
+        return report_command
+    return None
+
+
+def _fail(message: str, *, code: int, notes: BaseException | None = None) -> int:
+    from grouprl.report.text import safe_text
+
+    line = " ".join(message.split())
+    for note in getattr(notes, "__notes__", []):
+        line += f"; {note}"
+    print(f"grouprl: {safe_text(line)}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

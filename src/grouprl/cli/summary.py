@@ -1,0 +1,65 @@
+"""What `grouprl train` prints at its end: what was learned, and groups to see it by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from grouprl.records import RunFolder
+from grouprl.report.groups import first_and_last
+from grouprl.report.text import format_groups, sparkline
+
+ROWS = (
+    ("accuracy, sampled", "accuracy"),
+    ("accuracy, greedy", "accuracy_greedy"),
+    ("cut off", "truncated_share"),
+    ("only a number", "only_number_share"),
+)
+
+
+def print_summary(path: Path, console: Console) -> None:
+    """The held-out table, the reward curve, two sample groups, and where everything is."""
+    run = RunFolder.open(path)
+    metrics, evaluations = run.metrics(), run.evaluations()
+    for line in [*_table(evaluations), "", *_curve(metrics), ""]:
+        console.print(line, soft_wrap=True)
+    for _, groups in first_and_last(run, 1):
+        console.print(format_groups(groups[0], width=min(console.width, 100)), soft_wrap=True)
+        console.print("")
+    console.print(f"model   {run.model_dir}", soft_wrap=True)
+    console.print(f"report  {run.report_path}", soft_wrap=True)
+
+
+def _table(evaluations: list[dict[str, Any]]) -> list[str]:
+    if not evaluations:
+        return []
+    before, after = evaluations[0], evaluations[-1]
+    title = f"held-out ({before['prompts']} problems × {before['samples']})"
+    lines = ["", f"{title:<30}{'before':<22}after"]
+    for name, key in ROWS:
+        lines.append(f"  {name:<28}{_cell(before, key):<22}{_cell(after, key)}")
+    return lines
+
+
+def _cell(evaluation: dict[str, Any], key: str) -> str:
+    value = evaluation.get(key)
+    if value is None:
+        return "–"
+    text = f"{100 * value:.1f} %"
+    low, high = evaluation.get(f"{key}_low"), evaluation.get(f"{key}_high")
+    return text if low is None or high is None else f"{text} [{100 * low:.0f}, {100 * high:.0f}]"
+
+
+def _curve(metrics: list[dict[str, Any]]) -> list[str]:
+    rewards = [m.get("reward_mean") for m in metrics]
+    known = [r for r in rewards if r is not None]
+    if not known:
+        return []
+    seconds = sum(m["seconds_step"] for m in metrics)
+    peak = max(m["peak_memory_gib"] for m in metrics)
+    return [
+        f"reward  {sparkline(rewards, width=60)}  {known[0]:.2f} → {known[-1]:.2f}",
+        f"{len(metrics)} steps in {seconds:.0f} s, peak memory {peak:.2f} GiB",
+    ]
