@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from grouprl.advantages.groups import Groups
+from grouprl.advantages.groups import Groups, standard_deviation
 
 Baseline = Callable[[Groups], Float64[Tensor, "*completions"]]
 """R − baseline per completion, times the groups' `scale`; 0 where unscored."""
@@ -34,10 +34,10 @@ class Scale:
 
 def std(groups: Groups, eps: float, ddof: int) -> Float64[Tensor, "*groups"]:
     """std(R) + eps."""
-    return groups.std(ddof).add_(groups.scale * eps)
+    return standard_deviation(groups, ddof).add_(groups.scale * eps)
 
 
-def none(groups: Groups, eps: float, ddof: int) -> Float64[Tensor, "*groups"]:  # noqa: ARG001
+def none(groups: Groups, eps: float, ddof: int) -> Float64[Tensor, "*groups"]:
     """1: the plain deviation, without eps."""
     return torch.ones_like(groups.low) * groups.scale
 

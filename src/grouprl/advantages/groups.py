@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float64
@@ -20,59 +19,37 @@ from grouprl.advantages.layout import Layout, on_host
 from grouprl.advantages.numerics import order_free_sum, pow2_floor, unit_scale
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Groups:
     """What every estimator starts from. Values are float64, per completion in group order, or per group.
 
     Args:
         layout: The way between the two.
         precision: What the reward's type asks for.
-        above: Distance of each reward from its group's lowest, times `scale`; 0 where unscored.
         scored: Which rewards count; None for all.
         count: Number of scored rewards of each group.
-        low: Smallest scored reward of each group, times `scale`; 0 where nothing is scored.
-        high: The largest, likewise.
         scale: Power of two by which a group's rewards were multiplied to keep float64 from overflow and
             underflow; 1.0 for the types that need none.
-        has_spread: Whether the rewards of a group differ by more than rounding. An advantage may differ from
-            0 only where they do.
+        low: Smallest scored reward of each group, times `scale`; 0 where nothing is scored.
+        high: The largest, likewise.
+        ceiling: Power of two above high − low; 0 where they are equal.
+        has_spread: Whether the rewards of a group differ by more than rounding. An advantage may differ from 0
+            only where they do.
+        mean_above: mean(R) − min(R), times `scale`.
+        centred: R − mean(R), times `scale`; 0 where unscored.
     """
 
     layout: Layout
     precision: Precision
-    above: Float64[Tensor, "*completions"]
     scored: Bool[Tensor, "*completions"] | None
     count: Float64[Tensor, "*groups"] | float
+    scale: Float64[Tensor, "*groups"] | float
     low: Float64[Tensor, "*groups"]
     high: Float64[Tensor, "*groups"]
-    scale: Float64[Tensor, "*groups"] | float
+    ceiling: Float64[Tensor, "*groups"]
     has_spread: Bool[Tensor, "*groups"]
-
-    @cached_property
-    def mean_above(self) -> Float64[Tensor, "*groups"]:
-        """Mean distance above the lowest."""
-        return self._sum(self.above, self._spread_ceil) / _at_least_one(self.count)
-
-    @cached_property
-    def centred(self) -> Float64[Tensor, "*completions"]:
-        """R − mean(R), times `scale`; 0 where unscored."""
-        centred = self.above - self.layout.expand(self.mean_above)
-        return centred if self.scored is None else torch.where(self.scored, centred, 0.0)
-
-    def std(self, ddof: int) -> Float64[Tensor, "*groups"]:
-        """√(Σ(R − mean(R))² / (n − ddof)), times `scale`; 0 where n ≤ ddof."""
-        squares = self._sum(self.centred * self.centred, self._spread_ceil * self._spread_ceil)
-        return squares.div_(_at_least_one(self.count - ddof)).sqrt_()
-
-    @cached_property
-    def _spread_ceil(self) -> Float64[Tensor, "*groups"]:
-        """Power of two above the spread; 0 for none."""
-        return 2.0 * pow2_floor(self.high - self.low)
-
-    def _sum(
-        self, x: Float64[Tensor, "*completions"], largest: Float64[Tensor, "*groups"]
-    ) -> Float64[Tensor, "*groups"]:
-        return order_free_sum(x, largest, self.count, self.layout, fine=self.precision.fine)
+    mean_above: Float64[Tensor, "*groups"]
+    centred: Float64[Tensor, "*completions"]
 
 
 def measure(rewards: Rewards, spread_ulps: float) -> Groups:
@@ -93,20 +70,30 @@ def measure(rewards: Rewards, spread_ulps: float) -> Groups:
     if precision.rescale:
         scale = unit_scale(torch.maximum(high, -low))
         x, low, high = x * layout.expand(scale), low * scale, high * scale
-    above = x - layout.expand(low)
-    if scored is not None:
-        above = torch.where(scored, above, 0.0)
+    above = _where_scored(scored, x - layout.expand(low))
+    ceiling = 2.0 * pow2_floor(high - low)
+    total = order_free_sum(above, ceiling, count, layout, fine=precision.fine)
+    mean_above = total / _at_least_one(count)
     return Groups(
         layout=layout,
         precision=precision,
-        above=above,
         scored=scored,
         count=count,
+        scale=scale,
         low=low,
         high=high,
-        scale=scale,
+        ceiling=ceiling,
         has_spread=exceeds_rounding(low, high, spread_ulps, precision),
+        mean_above=mean_above,
+        centred=_where_scored(scored, above - layout.expand(mean_above)),
     )
+
+
+def standard_deviation(groups: Groups, ddof: int) -> Float64[Tensor, "*groups"]:
+    """√(Σ(R − mean(R))² / (n − ddof)), times the groups' `scale`; 0 where n ≤ ddof."""
+    squares, largest = groups.centred * groups.centred, groups.ceiling * groups.ceiling
+    total = order_free_sum(squares, largest, groups.count, groups.layout, fine=groups.precision.fine)
+    return total.div_(_at_least_one(groups.count - ddof)).sqrt_()
 
 
 def exceeds_rounding(
@@ -136,6 +123,12 @@ def _scored(
         return None
     finite = x.isfinite()
     return finite if valid is None else finite & valid
+
+
+def _where_scored(
+    scored: Bool[Tensor, "*completions"] | None, x: Float64[Tensor, "*completions"]
+) -> Float64[Tensor, "*completions"]:
+    return x if scored is None else torch.where(scored, x, 0.0)
 
 
 def _at_least_one(count: Tensor | float) -> Tensor | float:

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, overload
 import torch
 from torch import Tensor
 
-from grouprl.advantages.groups import Groups, measure
+from grouprl.advantages.groups import Groups, measure, standard_deviation
 from grouprl.advantages.inputs import Array, ArrayLike, Rewards, check_ddof, non_negative, read_rewards
 
 A = TypeVar("A", Tensor, Array)
@@ -103,7 +103,7 @@ def group_stats(
     groups = measure(batch, spread_ulps)
     return GroupStats(
         mean=_reward(batch, groups, groups.low + groups.mean_above),
-        std=_reward(batch, groups, groups.std(ddof)),
+        std=_reward(batch, groups, standard_deviation(groups, ddof)),
         count=_per_completion(batch, torch.ones_like(groups.low).mul_(groups.count).to(torch.int64)),
         min=_reward(batch, groups, groups.low),
         max=_reward(batch, groups, groups.high),

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from grouprl.report.text import safe_text
 from grouprl.training import Config, Listener
 
-HEADER = f"{'step':>9}  {'reward':>6}  {'spread':>6}  {'teach':>5} {'right':>5} {'wrong':>5}  {'cut':>5}  {'tokens':>6}  {'tok/s':>6}  {'left':>7}"
+HEADER = "     step  reward  spread  teach right wrong    cut  tokens   tok/s     left"
 LEGEND = (
     "reward: mean · spread: standard deviation within groups · teach, right, wrong: groups with spread, all right, "
     "all wrong · cut: completions cut off"
@@ -117,7 +117,8 @@ class Display(Listener):
     def evaluated(self, evaluation: Mapping[str, Any]) -> None:
         self.line(
             f"held-out after step {evaluation['step']}: accuracy {_percent(evaluation['accuracy'])} sampled, "
-            f"{_percent(evaluation['accuracy_greedy'])} greedy ({evaluation['prompts']} problems × {evaluation['samples']})"
+            f"{_percent(evaluation['accuracy_greedy'])} greedy "
+            f"({evaluation['prompts']} problems × {evaluation['samples']})"
         )
 
     def warned(self, message: str) -> None:

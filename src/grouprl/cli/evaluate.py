@@ -22,8 +22,8 @@ from grouprl.rollout import Sampling
 from grouprl.tasks import load
 from grouprl.training import Evaluation, config_from_dict, evaluate
 
-DESCRIPTION = """Sample completions for a task's held-out prompts and count the right ones: accuracy with a 95 % interval, the
-greedy answer's accuracy, and pass@k, the chance that one of k samples is right, estimated without bias.
+DESCRIPTION = """Sample completions for a task's held-out prompts and count the right ones: accuracy with a 95 %
+interval, the greedy answer's accuracy, and pass@k, the chance that one of k samples is right, without bias.
 
   grouprl eval                                    the bundled model on the arithmetic task
   grouprl eval runs/arithmetic-1                  a run's final model, on the run's own task

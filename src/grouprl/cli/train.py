@@ -19,8 +19,8 @@ from grouprl.records import RunFolder
 from grouprl.report import write_report
 from grouprl.training import Config, Interrupted, config_from_dict, read_config, resume, train
 
-DESCRIPTION = """Train a language model with GRPO: for each prompt the policy samples a group of completions, a reward scores each,
-and the policy moves towards those that scored above their own group.
+DESCRIPTION = """Train a language model with GRPO: for each prompt the policy samples a group of completions, a reward
+scores each, and the policy moves towards those that scored above their own group.
 
 With no options: the quickstart, sums of two numbers on the bundled SmolLM2-135M-Instruct, a few minutes on
 two cores. With your own prompts and reward:
@@ -96,7 +96,8 @@ def _interrupted(display: Display, stop: KeyboardInterrupt) -> int:
         )
     else:
         print(
-            f"grouprl: stopped before the first step was saved; start again with\n  grouprl train --resume {display.path}",
+            f"grouprl: stopped before the first step was done; start again with\n"
+            f"  grouprl train --resume {display.path}",
             file=sys.stderr,
         )
     return 130

@@ -39,6 +39,7 @@ def load_policy(
     path = str(bundled_model()) if name == BUNDLED else name
     resolved = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     _check_place(name, path)
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     with quiet_transformers():
@@ -46,7 +47,7 @@ def load_policy(
             tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
             model = _load_model(AutoModelForCausalLM, path, DTYPES[dtype], attention)
             model = model.to(resolved)
-        except (OSError, ValueError, RuntimeError, KeyError) as error:
+        except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
             raise ModelError(
                 f"model {name!r}: cannot be loaded ({_one_line(error)}); {_advice(name)}"
             ) from error
@@ -83,6 +84,7 @@ def bundled_model() -> Path:
 
 def _convert_gguf(source: Path, target: Path) -> None:
     """Expand the GGUF weights into a fresh model: one loaded from GGUF refuses `save_pretrained`."""
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     with quiet_transformers():
@@ -176,7 +178,7 @@ def _check_hub(name: str) -> None:
 
 def _advice(name: str) -> str:
     return (
-        "give 'bundled', a folder that save_pretrained wrote, or a hub id such as 'Qwen/Qwen3-0.6B' (which needs the hub)"
+        "give 'bundled', a folder that save_pretrained wrote, or a hub id such as 'Qwen/Qwen3-0.6B'"
         if name != BUNDLED
         else f"remove the cache at {_cache_folder()} and try again"
     )

@@ -1,0 +1,51 @@
+"""What all tests share: few threads, no network, the tiny models of `tiny.py`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+sys.path.insert(0, str(Path(__file__).parent))
+
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("grouprl", deadline=None)
+settings.load_profile("grouprl")
+torch.set_num_threads(2)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny random Llama and its tokenizer."""
+    import tiny
+
+    return tiny.save(tmp_path_factory.mktemp("models") / "tiny")
+
+
+REWARDS = '''
+def lowercase(completions):
+    """Share of lower-case letters: a random model's completions differ in it."""
+    return [sum(c.islower() for c in text) / max(len(text), 1) for text in completions]
+
+
+def parity(completions, completion_ids):
+    return [float(sum(ids) % 2) for ids in completion_ids]
+
+
+def boom(completions):
+    raise RuntimeError("the reward broke")
+'''
+
+
+@pytest.fixture()
+def rewards_file(tmp_path: Path) -> Path:
+    """A module of reward functions, as a user would write one."""
+    path = tmp_path / "my_rewards.py"
+    path.write_text(REWARDS)
+    return path

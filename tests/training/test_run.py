@@ -1,0 +1,395 @@
+"""Whole runs of a tiny model: what they leave on disk, and that a resumed one is the uninterrupted one."""
+
+import json
+import math
+import random
+import shutil
+
+import polars as pl
+import pytest
+import tiny
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import grouprl
+from grouprl.errors import ConfigError, ModelError, RewardError, RunError, TaskError
+from grouprl.tasks import Task, make_rewards
+from grouprl.training import Listener, resume, train
+from grouprl.types import Prompt
+
+CONFIG = {
+    "steps": 4,
+    "device": "cpu",
+    "rollout": {"group_size": 4, "prompts_per_step": 3, "max_new_tokens": 6},
+    "optimizer": {"lr": 1e-3},
+    "evaluation": {"eval_prompts": 3, "eval_samples": 2},
+    "checkpoint": {"checkpoint_every": 2, "checkpoint_keep": 2},
+}
+
+
+@pytest.fixture()
+def make(tmp_path, tiny_model, rewards_file):
+    """Configurations of a run of the tiny model with a reward that spreads."""
+
+    def config(name="run", **changes):
+        merged = {
+            **CONFIG,
+            "model": str(tiny_model),
+            "output_dir": str(tmp_path / name),
+            "reward": [f"{rewards_file}:lowercase"],
+        }
+        for key, value in changes.items():
+            merged[key] = {**merged.get(key, {}), **value} if isinstance(value, dict) else value
+        return merged
+
+    return config
+
+
+def timeless(records):
+    """Metrics but for what a clock or the machine decides."""
+    return [
+        {k: v for k, v in r.items() if not k.startswith(("seconds", "peak")) and not k.endswith("per_s")}
+        for r in records
+    ]
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def same_weights(a, b):
+    left, right = weights(a), weights(b)
+    return left.keys() == right.keys() and all(torch.equal(left[k], right[k]) for k in left)
+
+
+class StopAfter(Listener):
+    """Raise once a step is recorded, as Ctrl-C between two steps would."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def stepped(self, metrics, rows):
+        if metrics["step"] == self.step:
+            raise KeyboardInterrupt
+
+
+def test_a_run_leaves_what_the_design_says(make):
+    run = grouprl.train(make())
+    assert [m["step"] for m in run.metrics] == [1, 2, 3, 4]
+    assert [e["step"] for e in run.evaluations] == [0, 4]
+    names = {p.name for p in run.path.iterdir()}
+    assert {"config.toml", "metrics.jsonl", "evaluations.jsonl", "rollouts", "checkpoints", "model"} <= names
+    assert sorted(p.name for p in (run.path / "checkpoints").iterdir()) == ["step_00002", "step_00004"]
+    frame = pl.read_parquet(run.path / "rollouts" / "*.parquet")
+    assert len(frame) == 4 * 3 * 4
+    assert frame["group_id"].n_unique() == 4 * 3
+    first = run.metrics[0]
+    for name in (
+        "reward_mean reward_std reward_group_std groups_all_high_share groups_all_low_share groups_single_share "
+        "unscored_share truncated_share completion_tokens_mean entropy clip_low_share clip_high_share "
+        "kl_sampler_trainer grad_norm rollout_tokens_per_s train_tokens_per_s seconds_rollout seconds_reward "
+        "seconds_train seconds_step peak_memory_gib"
+    ).split():
+        assert isinstance(first[name], float), name
+    assert first["kl_sampler_trainer"] == pytest.approx(0, abs=1e-6)
+
+
+def test_advantages_on_disk_are_those_of_the_rewards_on_disk(make):
+    run = train(make())
+    frame = pl.read_parquet(run.path / "rollouts" / "step_00001.parquet")
+    for _, group in frame.group_by("group_id"):
+        rewards = group["reward"].to_list()
+        mean = math.fsum(rewards) / 4
+        std = math.sqrt(math.fsum((r - mean) ** 2 for r in rewards) / 4)
+        expected = [(r - mean) / (std + 1e-6) if std else 0.0 for r in rewards]
+        assert group["advantage"].to_list() == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_final_model_loads_and_answers(make):
+    run = train(make())
+    model = AutoModelForCausalLM.from_pretrained(run.model_dir)
+    tokenizer = AutoTokenizer.from_pretrained(run.model_dir)
+    text = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "hi"}], add_generation_prompt=True, tokenize=False
+    )
+    ids = tokenizer(text, add_special_tokens=False, return_tensors="pt")
+    assert model.generate(**ids, do_sample=False, max_new_tokens=3).shape[1] > ids["input_ids"].shape[1]
+    assert not same_weights(run.model_dir, tiny_of(run))
+
+
+def tiny_of(run):
+    from pathlib import Path
+
+    return Path(run.config.model)
+
+
+def test_two_runs_in_one_process_are_equal(make):
+    """No counter of the first leaks into the second."""
+    first, second = train(make("a")), train(make("b"))
+    assert timeless(first.metrics) == timeless(second.metrics)
+    assert same_weights(first.model_dir, second.model_dir)
+
+
+def test_another_seed_is_another_run(make):
+    assert timeless(train(make("a")).metrics) != timeless(train(make("b", seed=1)).metrics)
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3])
+def test_a_resumed_run_equals_the_uninterrupted_one_to_the_bit(make, stop):
+    """Stopped after a step: metrics, rollouts, evaluations, weights and optimizer are those of a run that never stopped."""
+    whole = train(make("whole", rollout={"prompts_per_step": 7}, objective={"beta": 0.05}))
+    with pytest.raises(KeyboardInterrupt):
+        train(
+            make("cut", rollout={"prompts_per_step": 7}, objective={"beta": 0.05}), listener=StopAfter(stop)
+        )
+    cut = resume(whole.path.parent / "cut")
+    assert timeless(cut.metrics) == timeless(whole.metrics)
+    assert [timeless([e]) for e in cut.evaluations] == [timeless([e]) for e in whole.evaluations]
+    assert same_weights(cut.model_dir, whole.model_dir)
+    for step in range(1, 5):
+        name = f"rollouts/step_{step:05d}.parquet"
+        assert pl.read_parquet(cut.path / name).equals(pl.read_parquet(whole.path / name))
+    mine, theirs = (
+        torch.load(r.path / "checkpoints/step_00004/optimizer.pt", weights_only=True)["state"]
+        for r in (cut, whole)
+    )
+    for key, state in mine.items():
+        assert all(torch.equal(state[k], theirs[key][k]) for k in state)
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint_and_cuts_the_logs(make):
+    """What a kill in step 4 leaves: a checkpoint of step 2, records of step 3, a torn line, half-written files."""
+    whole = train(make("whole"))
+    killed = shutil.copytree(whole.path, whole.path.parent / "killed")
+    shutil.rmtree(killed / "model")
+    shutil.rmtree(killed / "checkpoints" / "step_00004")
+    (killed / "rollouts" / "step_00004.parquet").unlink()
+    lines = (killed / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (killed / "metrics.jsonl").write_text("".join(lines[:3]) + lines[3][:40])
+    (killed / "checkpoints" / "step_00004.tmp-1").mkdir()
+    again = resume(killed)
+    assert timeless(again.metrics) == timeless(whole.metrics)
+    assert same_weights(again.model_dir, whole.model_dir)
+    assert not list(killed.rglob("*.tmp-*"))
+
+
+def test_a_run_without_a_checkpoint_starts_again(make):
+    with pytest.raises(KeyboardInterrupt):
+        train(make("whole", checkpoint={"checkpoint_every": 0}), listener=StopAfter(1))
+    path = tiny_path(make)
+    shutil.rmtree(path / "checkpoints")
+    assert timeless(resume(path).metrics) == timeless(train(make("fresh")).metrics)
+
+
+def tiny_path(make):
+    from pathlib import Path
+
+    return Path(make("whole")["output_dir"])
+
+
+def test_resuming_a_finished_run_is_an_error_and_more_steps_are_more_steps(make):
+    run = train(make())
+    with pytest.raises(RunError, match="all 4 steps are done; give --steps"):
+        resume(run.path)
+    longer = resume(run.path, overrides={"steps": 6})
+    assert [m["step"] for m in longer.metrics] == [1, 2, 3, 4, 5, 6]
+    assert timeless(longer.metrics) == timeless(train(make("six", steps=6)).metrics)
+
+
+def test_another_task_or_seed_cannot_be_resumed(make):
+    with pytest.raises(KeyboardInterrupt):
+        train(make(), listener=StopAfter(2))
+    path = make()["output_dir"]
+    for change in ({"seed": 1}, {"task": "other"}, {"model": "other"}):
+        with pytest.raises(ConfigError, match="start a new run to change it"):
+            resume(path, overrides=change)
+
+
+def test_changed_prompts_cannot_be_resumed(make, tmp_path):
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": f"q{i}"}) + "\n" for i in range(9)))
+    with pytest.raises(KeyboardInterrupt):
+        train(make(task=str(prompts)), listener=StopAfter(2))
+    prompts.write_text(prompts.read_text() + '{"prompt": "one more"}\n')
+    with pytest.raises(RunError, match="are not those it was trained on"):
+        resume(make()["output_dir"])
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_said(make):
+    class Notes(Listener):
+        def started(self, config, path, *, machine, step, notes):
+            self.notes, self.step = notes, step
+
+    with pytest.raises(KeyboardInterrupt):
+        train(make(checkpoint={"checkpoint_every": 1}), listener=StopAfter(3))
+    path = tiny_path(lambda _: make())
+    newest = path / "checkpoints" / "step_00003" / "optimizer.pt"
+    data = bytearray(newest.read_bytes())
+    data[len(data) // 2] ^= 1
+    newest.write_bytes(data)
+    notes = Notes()
+    run = resume(path, listener=notes)
+    assert notes.step == 2
+    assert "optimizer.pt is damaged" in notes.notes[0]
+    assert timeless(run.metrics) == timeless(train(make("whole")).metrics)
+
+
+def test_a_folder_with_a_run_is_refused_and_left_as_it_was(make):
+    run = train(make())
+    before = {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file() and p.name != "run.lock"}
+    with pytest.raises(RunError, match="holds a run already"):
+        train(make())
+    assert {p: p.read_bytes() for p in before} == before
+
+
+def test_nothing_is_left_where_nothing_could_start(make, tmp_path):
+    for change, error in (
+        ({"model": str(tmp_path / "nope")}, ModelError),
+        ({"task": "nope.jsonl"}, TaskError),
+        ({"rollout": {"max_new_tokens": 1000}}, ModelError),
+    ):
+        with pytest.raises(error):
+            train(make(**change))
+        assert not (tmp_path / "run").exists()
+
+
+def test_a_reward_that_raises_stops_the_run_with_the_last_step_saved(make, tmp_path):
+    calls = []
+
+    def fragile(completions):
+        calls.append(len(completions))
+        if len(calls) > 4:  # evaluation: two calls; then two steps
+            raise ValueError("no more")
+        return [float(len(c)) for c in completions]
+
+    with pytest.raises(RewardError, match="fragile"):
+        train(make(reward=[]), reward=fragile)
+    saved = tmp_path / "run" / "checkpoints"
+    assert [p.name for p in saved.iterdir()] == ["step_00002"]
+    run = resume(tmp_path / "run", reward=lambda completions: [float(len(c)) for c in completions])
+    assert len(run.metrics) == 4
+
+
+def test_abstaining_rewards_are_counted_and_train_goes_on(make):
+    def picky(completions):
+        if any("e" in c for c in completions):
+            raise ValueError("an e")
+        return [float(len(c) % 3) for c in completions]
+
+    run = train(make(on_reward_error="abstain"), reward=picky)
+    frame = pl.read_parquet(run.path / "rollouts" / "*.parquet")
+    unscored = frame.filter(~pl.col("scored"))
+    assert sum(m["reward_errors"] for m in run.metrics) == len(unscored) > 0
+    assert unscored["completion"].str.contains("e").all()
+    assert unscored["advantage"].to_list() == [0.0] * len(unscored)
+    assert unscored["reward"].is_null().all()
+
+
+def test_rewards_that_draw_random_numbers_resume_to_the_bit(make):
+    def noisy(completions):
+        return [random.random() for _ in completions]
+
+    whole = train(make("whole", reward=[]), reward=noisy)
+    with pytest.raises(KeyboardInterrupt):
+        train(make("cut", reward=[]), reward=noisy, listener=StopAfter(2))
+    cut = resume(whole.path.parent / "cut", reward=noisy)
+    assert timeless(cut.metrics) == timeless(whole.metrics)
+
+
+def test_a_task_of_ones_own(make):
+    prompts = [Prompt(f"p{i}", f"say {i}", {"answer": str(i)}) for i in range(6)]
+
+    def right(completions, answer):
+        return [float(a in c) for c, a in zip(completions, answer)]
+
+    task = Task("mine", prompts[:5], prompts[5:], make_rewards([right]))
+    run = train(make(reward=[]), task=task)
+    assert run.config.task == "<mine>"
+    assert len(run.metrics) == 4
+    with pytest.raises(RunError, match="started with the task <mine> from Python"):
+        resume(run.path)
+
+
+def test_several_rewards_are_weighted_and_recorded(make, rewards_file):
+    run = train(
+        make(reward=[f"{rewards_file}:lowercase", f"{rewards_file}:parity"], reward_weights=[0.5, 2.0])
+    )
+    row = pl.read_parquet(run.path / "rollouts" / "step_00001.parquet").row(0, named=True)
+    assert row["reward"] == pytest.approx(0.5 * row["reward_lowercase"] + 2.0 * row["reward_parity"])
+
+
+def test_dead_groups_and_truncation_are_said(make):
+    class Warned(Listener):
+        messages: list
+
+        def __init__(self):
+            self.messages = []
+
+        def warned(self, message):
+            self.messages.append(message)
+
+    heard = Warned()
+    run = train(
+        make(rollout={"max_new_tokens": 1}, reward=[]),
+        reward=lambda completions: [0.0] * len(completions),
+        listener=heard,
+    )
+    assert any("no group had spread for 3 steps (mostly all wrong)" in m for m in heard.messages)
+    assert all(
+        m["groups_all_low_share"] == 1 and m["trained_completions"] == 0 and m["updated"] for m in run.metrics
+    )
+    assert same_weights(run.model_dir, tiny_of(run))
+    cut = [m for m in run.metrics if m["truncated_share"] == 1]
+    assert len([m for m in heard.messages if "every completion was cut off" in m]) == len(cut)
+
+
+def test_nothing_scored_skips_the_update_and_says_so(make):
+    run = train(make(), reward=lambda completions: [None] * len(completions))
+    assert [m["updated"] for m in run.metrics] == [False] * 4
+    assert run.metrics[0]["reward_mean"] is None
+    assert run.metrics[0]["groups_unscored_share"] == 1
+    assert run.evaluations[0]["accuracy"] is None
+
+
+def test_several_updates_a_rollout_and_token_mean(make):
+    run = train(
+        make(objective={"updates_per_rollout": 2, "aggregation": "token_mean"}, optimizer={"lr": 0.02})
+    )
+    assert any(m["clip_low_share"] + m["clip_high_share"] > 0 for m in run.metrics)
+
+
+def test_micro_batches_do_not_change_the_run(make):
+    big, small = train(make("a")), train(make("b", micro_batch_tokens=1))
+    for name, value in weights(big.model_dir).items():
+        torch.testing.assert_close(value, weights(small.model_dir)[name], atol=2e-5, rtol=1e-3)
+
+
+def test_record_tokens(make):
+    run = train(make(record_tokens=True))
+    frame = pl.read_parquet(run.path / "rollouts" / "step_00001.parquet")
+    row = frame.row(0, named=True)
+    assert (
+        len(row["token_ids"])
+        == len(row["logprobs_sampler"])
+        == len(row["loss_mask"])
+        == row["completion_tokens"]
+    )
+
+
+def test_bfloat16_runs(make):
+    run = train(make(dtype="bfloat16"))
+    assert all(math.isfinite(m["grad_norm"]) for m in run.metrics if m["trained_completions"])
+
+
+def test_a_family_that_cannot_share_a_prefix_trains_and_says_so(make, tmp_path):
+    class Notes(Listener):
+        def started(self, config, path, *, machine, step, notes):
+            self.notes = list(notes)
+
+    folder, notes = tiny.save(tmp_path / "gemma", family="gemma3_text"), Notes()
+    run = train(make(model=str(folder)), listener=notes)
+    assert (
+        "prompts are run once a completion, not once a group: it has sliding_attention layers" in notes.notes
+    )
+    assert len(run.metrics) == 4
