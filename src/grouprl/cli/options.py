@@ -45,9 +45,9 @@ def parse(kind: type[T], arguments: Sequence[str], *, prog: str, description: st
 def _one_line(box: str) -> str:
     """tyro's framed complaint without its frame, its title and the help of the options it suggests."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", box)
-    framed = [line.strip("│ ") for line in text.splitlines() if line.startswith("│")]
+    framed = [line.strip("│| ") for line in text.splitlines() if line.startswith(("│", "|"))]
     complaint, _, suggestions = "\n".join(framed).partition("Perhaps you meant")
     complaint = complaint.partition("Argument helptext")[0]
-    complaint = " ".join(word for word in complaint.split() if set(word) != {"─"}).rstrip(".")
+    complaint = " ".join(word for word in complaint.split() if not set(word) <= {"─", "-"}).rstrip(".")
     suggested = re.search(r"--[\w-]+", suggestions)
     return f"{complaint}; did you mean {suggested[0]}?" if suggested else complaint

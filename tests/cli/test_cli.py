@@ -1,0 +1,247 @@
+"""The command line as a user has it: exit codes, one-line errors, output, and signals to a real process."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from grouprl.cli.main import main
+
+FAST = [
+    "--steps", "3", "--group-size", "4", "--prompts-per-step", "2", "--max-new-tokens", "5", "--eval-prompts", "2",
+    "--eval-samples", "2", "--device", "cpu", "--checkpoint-every", "1",
+]  # fmt: skip
+
+
+@pytest.fixture()
+def train(tiny_model, rewards_file, tmp_path, monkeypatch):
+    """Arguments of a short run, from a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    return ["train", *FAST, "--model", str(tiny_model), "--reward", f"{rewards_file}:lowercase"]
+
+
+def fails(capsys, arguments, *, code=2):
+    """Run, expect failure, and return the one line on stderr."""
+    assert main(arguments) == code
+    captured = capsys.readouterr()
+    assert captured.err.startswith("grouprl: ")
+    assert captured.err.count("\n") == 1
+    assert "Traceback" not in captured.err + captured.out
+    return captured.err
+
+
+def test_train_prints_what_happened_and_writes_the_run(train, capsys):
+    assert main(train) == 0
+    out = capsys.readouterr().out
+    for expected in (
+        "held-out after step 0", "    1/3", "    3/3", "before", "after", "accuracy, sampled", "reward  ", "peak memory",
+        "step 1, group", "step 3, group", "advantage", "model   runs/arithmetic-1/model", "report  runs/arithmetic-1/report",
+    ):  # fmt: skip
+        assert expected in out
+    assert "<html" in Path("runs/arithmetic-1/report.html").read_text()
+    assert "\x1b" not in out
+
+
+def test_each_run_gets_a_folder_of_its_own(train, capsys):
+    assert main(train) == main(train) == 0
+    assert sorted(p.name for p in Path("runs").iterdir()) == ["arithmetic-1", "arithmetic-2"]
+
+
+def test_the_saved_configuration_repeats_the_run(train, capsys):
+    main(train)
+    config = Path("again.toml")
+    text = Path("runs/arithmetic-1/config.toml").read_text()
+    config.write_text(text.replace("runs/arithmetic-1", "runs/again"))
+    assert main(["train", "again.toml"]) == 0
+    first, second = (
+        [json.loads(line)["reward_mean"] for line in Path(f"runs/{n}/metrics.jsonl").read_text().splitlines()]
+        for n in ("arithmetic-1", "again")
+    )
+    assert first == second
+
+
+def test_options_override_the_file(train, capsys):
+    Path("c.toml").write_text('steps = 9\noutput_dir = "there"\n[rollout]\ngroup_size = 3\n')
+    assert main([train[0], "c.toml", *[a for a in train[1:] if a not in ("--group-size", "4")]]) == 0
+    metrics = Path("there/metrics.jsonl").read_text().splitlines()
+    assert len(metrics) == 3
+    assert json.loads(metrics[0])["completions"] == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["trian"], "'trian' is no command"),
+        (["train", "--stps", "3"], "did you mean --steps?"),
+        (["train", "--steps", "x"], "--steps"),
+        (["train", "--steps"], "--steps"),
+        (["train", "--steps", "0"], "steps is 0"),
+        (["train", "--group-size", "1"], "group_size is 1, expected at least 2"),
+        (["train", "--schedule", "up"], "Expected one of"),
+        (["train", "missing.toml"], "config 'missing.toml': cannot be read"),
+        (["train", "--model", "/no/such/model"], "there is no such folder"),
+        (["train", "--model", "no-one/no-model"], "neither a folder nor in the hub's cache"),
+        (["train", "--task", "missing.jsonl", "--reward", "last_number"], "missing.jsonl: no such file"),
+        (["train", "--task", "arithmetics"], "did you mean 'arithmetic'?"),
+        (["train", "--reward", "nope:f"], "nope"),
+        (["train", "--resume", "nowhere"], "nowhere: does not exist"),
+        (["train", "c.toml", "--resume", "x"], "expected one"),
+        (["eval", "--samples", "2", "--k", "3"], "pass@3 of 2 samples"),
+        (["eval", "/no/such/model"], "there is no such folder"),
+        (["report", "nowhere"], "nowhere"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_and_exit_code_2(arguments, expected, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert expected in fails(capsys, arguments)
+    assert not list(tmp_path.iterdir()) or [p.name for p in tmp_path.iterdir()] == ["runs"]
+
+
+def test_a_wrong_key_in_a_file(tmp_path, capsys):
+    path = tmp_path / "c.toml"
+    path.write_text("[rollout]\ngroup_sise = 8\n")
+    assert "did you mean rollout.group_size?" in fails(capsys, ["train", str(path)])
+
+
+def test_a_prompt_longer_than_the_context(train, capsys):
+    assert "the context of" in fails(capsys, [*train, "--max-new-tokens", "500"])
+
+
+def test_a_reward_that_raises_is_exit_code_1(train, rewards_file, capsys):
+    arguments = [*train[:-1], f"{rewards_file}:boom"]
+    line = fails(capsys, arguments, code=1)
+    assert "boom" in line
+    assert "the reward broke" in line
+
+
+def test_help_and_version(capsys):
+    assert main([]) == main(["--help"]) == main(["--version"]) == 0
+    out = capsys.readouterr().out
+    assert "train" in out
+    assert "eval" in out
+    for command in ("train", "eval", "report"):
+        with pytest.raises(SystemExit) as stopped:
+            main([command, "--help"])
+        assert stopped.value.code == 0
+    assert "--group-size" in capsys.readouterr().out
+
+
+def test_eval_of_a_run_and_as_json(train, capsys):
+    main(train)
+    capsys.readouterr()
+    assert (
+        main(
+            [
+                "eval",
+                "runs/arithmetic-1",
+                "--prompts",
+                "3",
+                "--samples",
+                "2",
+                "--k",
+                "1",
+                "2",
+                "--device",
+                "cpu",
+            ]
+        )
+        == 0
+    )
+    out = capsys.readouterr().out
+    assert "accuracy, sampled" in out
+    assert "pass@2" in out
+    assert (
+        main(
+            [
+                "eval",
+                "runs/arithmetic-1",
+                "--prompts",
+                "3",
+                "--samples",
+                "2",
+                "--json",
+                "True",
+                "--device",
+                "cpu",
+            ]
+        )
+        == 0
+    )
+    record = json.loads(capsys.readouterr().out)
+    assert record["prompts"] == 3
+    assert record["accuracy"] == pytest.approx(record["pass_at_1"])
+
+
+def test_report_again(train, capsys):
+    main(train)
+    assert main(["report", "runs/arithmetic-1", "-o", "page.html"]) == 0
+    assert "<html" in Path("page.html").read_text()
+
+
+def test_resume_with_more_steps(train, capsys):
+    main(train)
+    assert "all 3 steps are done" in fails(capsys, ["train", "--resume", "runs/arithmetic-1"])
+    assert main(["train", "--resume", "runs/arithmetic-1", "--steps", "4"]) == 0
+    assert len(Path("runs/arithmetic-1/metrics.jsonl").read_text().splitlines()) == 4
+    assert "cannot" not in capsys.readouterr().err
+
+
+def start(train, steps):
+    """A real process, its output on a pipe."""
+    arguments = [*train[1:], "--steps", str(steps), "--output-dir", "run", "--eval-prompts", "0"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "grouprl.cli.main", "train", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+
+
+def wait_for_step(number, *, timeout=120.0):
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        path = Path("run/metrics.jsonl")
+        if path.exists() and len(path.read_text().splitlines()) >= number:
+            return
+        time.sleep(0.02)
+    raise AssertionError("the run did not get there")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_saves_the_last_whole_step_and_says_how_to_go_on(train, number):
+    process = start(train, 500)
+    wait_for_step(3)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "grouprl train --resume run" in err
+    assert "Traceback" not in err
+    lines = Path("run/metrics.jsonl").read_text().splitlines()
+    steps = sorted(int(p.name[5:]) for p in Path("run/checkpoints").iterdir())
+    assert steps[-1] == len(lines) == json.loads(lines[-1])["step"]
+
+
+def test_kill_9_loses_only_the_steps_since_the_last_checkpoint(train, capsys):
+    process = start(train, 500)
+    wait_for_step(3)
+    process.kill()
+    process.communicate(timeout=60)
+    assert main(["train", "--resume", "run", "--steps", "5"]) in (0, 2)  # 2 where it had got past five
+    lines = [json.loads(line)["step"] for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    assert lines == list(range(1, len(lines) + 1))
+
+
+def test_two_runs_cannot_share_a_folder(train, capsys):
+    process = start(train, 500)
+    try:
+        wait_for_step(1)
+        assert "is training in this folder" in fails(capsys, ["train", "--resume", "run"])
+    finally:
+        process.kill()
+        process.communicate(timeout=60)
