@@ -45,9 +45,17 @@ def parse(kind: type[T], arguments: Sequence[str], *, prog: str, description: st
 def _one_line(box: str) -> str:
     """tyro's framed complaint without its frame, its title and the help of the options it suggests."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", box)
-    framed = [line.strip("│| ") for line in text.splitlines() if line.startswith(("│", "|"))]
-    complaint, _, suggestions = "\n".join(framed).partition("Perhaps you meant")
-    complaint = complaint.partition("Argument helptext")[0]
-    complaint = " ".join(word for word in complaint.split() if not set(word) <= {"─", "-"}).rstrip(".")
+    stripped = [
+        line.strip(" │|╭╮╰╯+").strip("─- ") if _is_rule(line) else line.strip(" │|")
+        for line in text.splitlines()
+    ]
+    title, *framed = [line for line in stripped if line] or [""]
+    complaint, _, suggestions = "\n".join(framed or [title]).partition("Perhaps you meant")
+    complaint = re.split("Argument helptext|For full helptext", complaint)[0]
     suggested = re.search(r"--[\w-]+", suggestions)
-    return f"{complaint}; did you mean {suggested[0]}?" if suggested else complaint
+    return " ".join(complaint.split()).rstrip(".") + (f"; did you mean {suggested[0]}?" if suggested else "")
+
+
+def _is_rule(line: str) -> bool:
+    """A line of the frame, which may hold the title."""
+    return "──" in line or "--------" in line
