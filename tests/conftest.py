@@ -17,7 +17,7 @@ from hypothesis import settings
 
 settings.register_profile("grouprl", deadline=None)
 settings.load_profile("grouprl")
-torch.set_num_threads(2)
+torch.set_num_threads(1)  # tiny tensors: more threads only wait for each other
 
 
 @pytest.fixture(scope="session")

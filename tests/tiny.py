@@ -31,7 +31,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "cohere": {"logit_scale": 0.25},
     "gemma2": {"head_dim": 8, "query_pre_attn_scalar": 8, "final_logit_softcapping": 5.0},
     "gemma3_text": {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 4},
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256},
+    "bloom": {"n_layer": 2, "n_head": 4},
+    "mamba": {"state_size": 4},
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
 }
+"""Options beside the common ones. The last three cannot share a prompt: ALiBi, and states that run along a row."""
 
 
 def tokenizer(*, adds_bos: bool = False, template: str | None = TEMPLATE) -> PreTrainedTokenizerFast:

@@ -63,9 +63,26 @@ def test_values_and_gradients_equal_the_plain_forward(family, budget):
         assert error <= 1e-4
 
 
-def test_sliding_layers_fall_back_and_say_why():
-    assert "sliding_attention" in tiny.policy("gemma3_text").prefix_obstacle
-    assert tiny.policy("llama").prefix_obstacle is None
+@pytest.mark.parametrize(
+    ("family", "why"),
+    [
+        ("gemma3_text", "it has sliding_attention layers"),
+        ("mamba", "it has linear_attention layers"),
+        ("lfm2", "it has conv layers"),
+        ("bloom", "a probe failed"),
+    ],
+)
+def test_a_model_that_cannot_share_a_prompt_says_why(family, why):
+    obstacle = tiny.policy(family).prefix_obstacle
+    assert why in obstacle
+    assert "\n" not in obstacle
+
+
+@pytest.mark.parametrize(
+    "family", ["llama", "qwen2", "qwen3", "mistral", "phi3", "granite", "olmo2", "cohere", "gpt2"]
+)
+def test_a_model_that_can_share_a_prompt_does(family):
+    assert tiny.policy(family).prefix_obstacle is None
 
 
 def test_the_head_in_chunks_equals_the_head_at_once(monkeypatch):

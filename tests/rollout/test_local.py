@@ -50,7 +50,9 @@ def test_greedy_equals_generate(family):
             assert best[0] - best[1] < 1e-4
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "gemma2", "gemma3_text", "granite"])
+@pytest.mark.parametrize(
+    "family", ["llama", "qwen2", "gemma2", "gemma3_text", "granite", "gpt2", "bloom", "mamba", "lfm2"]
+)
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_sampler_logprobs_equal_the_trainers(family, temperature):
     """Left-padded prompts of four lengths, a cache repeated for the group and compacted as rows end."""

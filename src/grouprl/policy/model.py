@@ -145,7 +145,7 @@ class Policy:
         input_ids: Int[Tensor, "rows length"],
         *,
         position_ids: Int[Tensor, "rows length"],
-        attention_mask: Bool[Tensor, "rows 1 length length"] | Int[Tensor, "rows keys"],
+        attention_mask: Bool[Tensor, "rows 1 length length"] | Int[Tensor, "rows keys"] | None,
         cache: Any = None,
     ) -> Float[Tensor, "rows length hidden"]:
         """The last hidden states: everything but the LM head."""
@@ -161,8 +161,7 @@ class Policy:
     def logits(self, hidden: Float[Tensor, "*n hidden"]) -> Float[Tensor, "*n vocab"]:
         """The LM head in float32, with the scaling and soft cap that some families put behind it.
 
-        Cohere multiplies by `logit_scale`, Granite divides by `logits_scaling`, Gemma 2 and 3 cap with
-        tanh. `policy.probe` compares this with the model's own forward, so a family with a head of
+        Cohere multiplies by `logit_scale`, Granite divides by `logits_scaling`, the Gemmas cap with tanh. `policy.probe` compares this with the model's own forward, so a family with a head of
         another kind is refused rather than trained wrongly.
         """
         logits = self.model.get_output_embeddings()(hidden).float()
@@ -171,6 +170,7 @@ class Policy:
             logits = logits * scale
         if (scale := getattr(config, "logits_scaling", None)) is not None:
             logits = logits / scale
-        if (cap := getattr(config, "final_logit_softcapping", None)) is not None:
-            logits = torch.tanh(logits / cap) * cap
+        for name in ("final_logit_softcapping", "logits_soft_cap"):
+            if (cap := getattr(config, name, None)) is not None:
+                logits = torch.tanh(logits / cap) * cap
         return logits

@@ -36,7 +36,13 @@ def probe(policy: Policy) -> None:
         )
     policy.prefix_obstacle = _layers_obstacle(policy)
     if policy.prefix_obstacle is None:
-        shared = completion_logprobs(policy, _rows(policy, group, share_prefix=True))[0]
+        try:
+            shared = completion_logprobs(policy, _rows(policy, group, share_prefix=True))[0]
+        except (ValueError, RuntimeError, TypeError, IndexError) as error:  # its forward takes no 4-D mask
+            policy.prefix_obstacle = (
+                f"a probe failed ({type(error).__name__}: {' '.join(str(error).split())})"
+            )
+            return
         difference = (shared - plain).abs().max()
         if not difference <= tolerance:
             policy.prefix_obstacle = f"a probe differed by {difference:.2g} nats"

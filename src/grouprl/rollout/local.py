@@ -156,9 +156,7 @@ class _Decoder:
                 keep_rows(cache, kept)
                 active, token, mask, position = active[kept], token[kept], mask[kept], position[kept]
             mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
-            hidden = self.policy.hidden_states(
-                token[:, None], position_ids=position[:, None], attention_mask=mask, cache=cache
-            )[:, -1]
+            hidden = self._forward(token[:, None], position[:, None], mask, cache)
             position = position + 1
         return self._collect()
 
@@ -175,9 +173,7 @@ class _Decoder:
             mask[row, width - len(prompt) :] = 1
         ids, mask = (x.repeat_interleave(repeats, dim=0).to(self.policy.device) for x in (ids, mask))
         positions = (mask.cumsum(-1) - 1).clamp_(min=0)
-        hidden = self.policy.hidden_states(ids, position_ids=positions, attention_mask=mask, cache=cache)[
-            :, -1
-        ]
+        hidden = self._forward(ids, positions, mask, cache)
         position = mask.sum(-1)
         if shared:
             cache.batch_repeat_interleave(self.group_size)
@@ -185,6 +181,13 @@ class _Decoder:
                 x.repeat_interleave(self.group_size, dim=0) for x in (hidden, mask, position)
             )
         return hidden, mask, position, cache
+
+    def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor, cache: DynamicCache) -> Tensor:
+        """Hidden states of the last position. Recurrent layers take no mask: their batches have no padding."""
+        attention_mask = mask if only_attention(cache) else None
+        return self.policy.hidden_states(
+            ids, position_ids=positions, attention_mask=attention_mask, cache=cache
+        )[:, -1]
 
     def _stop(self, rows: Tensor, t: int) -> None:
         """Mark the rows whose token at `t` ends them."""

@@ -144,7 +144,7 @@ class Config:
     """'auto', 'cpu', 'cuda', …"""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the weights."""
-    micro_batch_tokens: Count = 512
+    micro_batch_tokens: Count = 384
     """Most tokens in one forward and backward: bounds the memory, does not change the gradient."""
     record_tokens: bool = False
     """Write token ids, sampler log-probs and loss masks into the rollout files."""

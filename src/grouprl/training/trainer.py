@@ -25,6 +25,9 @@ from grouprl.training.prompts import draw_prompts
 from grouprl.training.update import UpdateResult, learning_rate, make_optimizer, update
 from grouprl.types import Group
 
+MISMATCH_NATS = 0.1
+"""KL between sampler and trainer from which the run says so: rounding stays far below, also in bfloat16."""
+
 PATIENCE_STEPS = 3
 """Steps without any group with spread after which the run says so."""
 
@@ -147,6 +150,7 @@ class Trainer:
                 before_step=weights_change,
                 progress=lambda done, total: self.listener.stage("train", done, total),
             )
+            weights_change()  # also where the update was skipped: the records of a step belong together
             clock.lap("train")
             metrics = self._metrics(step, lr, groups, scores, result, clock)
             self._record(step, metrics, groups, scores, advantages.tolist(), result)
@@ -234,17 +238,30 @@ class Trainer:
         )
         self.mid_step = False
         self.listener.stepped(metrics, rows)
-        for message in [*result.warnings, *self._diagnose(metrics), *scores.error_examples[:1]]:
+        for message in [*result.warnings, *self._diagnose(metrics, scores)]:
             self.listener.warned(f"step {step}: {message}")
 
-    def _diagnose(self, metrics: dict[str, Any]) -> list[str]:
+    def _diagnose(self, metrics: dict[str, Any], scores: Scores) -> list[str]:
         """What a user would otherwise find out after the run."""
         found = []
+        if scores.errors:
+            found.append(
+                f"{scores.errors} of {metrics['completions']} completions are unscored because a reward raised, "
+                f"such as: {scores.error_examples[0]}"
+            )
+        if scores.nonfinite:
+            found.append(f"{scores.nonfinite} scores were NaN or infinite: those completions are unscored")
         limit = self.config.rollout.max_new_tokens
         if metrics["truncated_share"] == 1:
             found.append(
                 f"every completion was cut off at max_new_tokens = {limit}, none finished: rewards that need an end "
                 "cannot be reached; raise --max-new-tokens"
+            )
+        mismatch = metrics["kl_sampler_trainer"]
+        if mismatch is not None and mismatch > MISMATCH_NATS:
+            found.append(
+                f"sampler and trainer disagree by {mismatch:.2g} nats a token, so the gradient is not that of what "
+                "was sampled; with this model use --dtype float32, and report it if it stays"
             )
         if self.state.steps_without_spread and self.state.steps_without_spread % PATIENCE_STEPS == 0:
             every = "right" if metrics["groups_all_high_share"] > metrics["groups_all_low_share"] else "wrong"
@@ -297,7 +314,7 @@ class Trainer:
                 keep=self.config.checkpoint.checkpoint_keep,
             )
             self.saved_step = self.state.step
-        self.listener.checkpointed(self.state.step, path)
+            self.listener.checkpointed(self.state.step, path)
 
     def _encode(self, prompts: Sequence[Any]) -> list[EncodedPrompt]:
         return self.policy.encode_prompts(
