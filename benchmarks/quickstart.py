@@ -82,7 +82,8 @@ def compare(name: str, ours: Callable[[int], int], peer: Callable[[int], int], r
     spread = {who: f"{min(values):.0f}–{max(values):.0f}" for who, values in rates.items()}
     ratio = medians["ours"] / medians["peer"]
     print(
-        f"{name}: {medians['ours']:.0f} ({spread['ours']}) against {medians['peer']:.0f} ({spread['peer']}): {ratio:.2f}x"
+        f"{name}: {medians['ours']:.0f} ({spread['ours']}) against {medians['peer']:.0f} ({spread['peer']}): "
+        f"{ratio:.2f}x"
     )
 
 

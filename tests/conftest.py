@@ -43,7 +43,7 @@ def boom(completions):
 '''
 
 
-@pytest.fixture()
+@pytest.fixture
 def rewards_file(tmp_path: Path) -> Path:
     """A module of reward functions, as a user would write one."""
     path = tmp_path / "my_rewards.py"

@@ -24,36 +24,40 @@ def blocks(page, language):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
-def test_python(page, tmp_path, monkeypatch):
-    """The blocks of a page share their names, as a reader would type them one after the other."""
+def test_snippets(page, tmp_path, monkeypatch, tiny_model):
+    """Python, then shell, in one folder, as a reader would go through the page."""
     monkeypatch.chdir(tmp_path)
-    source = "\n".join(blocks(page, "python"))
-    test = doctest.DocTestParser().get_doctest(source, {}, page.name, str(page), 0)
+    run_python(page)
+    run_shell(page, tmp_path, tiny_model)
+
+
+def run_python(page):
+    """The sessions of a page share their names; a block that is no session must at least compile."""
+    sessions = [b for b in blocks(page, "python") if ">>>" in b]
+    test = doctest.DocTestParser().get_doctest("\n".join(sessions), {}, page.name, str(page), 0)
     failures = []
     runner = doctest.DocTestRunner(optionflags=OPTIONS)
     runner.run(test, out=failures.append)
     assert not runner.failures, "".join(failures)
-    plain = [b for b in blocks(page, "python") if ">>>" not in b]
-    for block in plain:  # a file rather than a session: it must at least compile
-        compile(block, page.name, "exec")
+    for block in blocks(page, "python"):
+        if block not in sessions:
+            compile(block, page.name, "exec")
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "bash")], ids=lambda p: p.name)
-def test_shell(page, tmp_path, tiny_model):
-    """Each block as one script, `grouprl` with a tiny model and few steps, `make` only named."""
-    bin_dir = tmp_path / "bin"
+def run_shell(page, folder, tiny_model):
+    """Each block as one script; `grouprl train` takes a tiny model and few steps, `make` looks for its target."""
+    bin_dir = folder / "bin"
     bin_dir.mkdir()
-    small = f"--model {tiny_model} --device cpu"
-    steps = (
-        "--steps 2 --prompts-per-step 2 --group-size 2 --max-new-tokens 4 --eval-prompts 2 --eval-samples 2"
+    small = (
+        f"--model {tiny_model} --device cpu --steps 2 --prompts-per-step 2 --group-size 2 --max-new-tokens 4 "
+        "--eval-prompts 2 --eval-samples 2"
     )
-    shim = bin_dir / "grouprl"
+    shim, make = bin_dir / "grouprl", bin_dir / "make"
     shim.write_text(
         "#!/usr/bin/env bash\n"
-        f'if [ "$1" = train ]; then exec {sys.executable} -m grouprl.cli.main "$@" {small} {steps}; fi\n'
+        f'if [ "$1" = train ]; then exec {sys.executable} -m grouprl.cli.main "$@" {small}; fi\n'
         f'exec {sys.executable} -m grouprl.cli.main "$@"\n'
     )
-    make = bin_dir / "make"
     make.write_text('#!/usr/bin/env bash\ngrep -q "^$1:" "$ROOT/Makefile"\n')
     for script in (shim, make):
         script.chmod(0o755)
@@ -61,7 +65,7 @@ def test_shell(page, tmp_path, tiny_model):
     for block in blocks(page, "bash"):
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", block],
-            cwd=tmp_path,
+            cwd=folder,
             env=env,
             capture_output=True,
             text=True,
@@ -81,7 +85,7 @@ def test_the_documented_defaults_are_the_defaults():
     table = tomllib.loads(block)
     assert config_from_dict(table) == Config()
     named = set(re.findall(r"^#? ?(\w+) =", block, re.MULTILINE)) | set(table)
-    assert {f for f in Config.__dataclass_fields__} <= named
+    assert set(Config.__dataclass_fields__) <= named
     for section in ("rollout", "advantage", "objective", "optimizer", "evaluation", "checkpoint"):
         assert set(table[section]) == set(getattr(Config(), section).__dataclass_fields__)
 

@@ -33,7 +33,14 @@ _LAZY = {"objectives": "grouprl.objectives", "train": "grouprl.training", "Confi
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'grouprl' has no attribute {name!r}")
-    module = import_module(_LAZY[name])
+    try:
+        module = import_module(_LAZY[name])
+    except ModuleNotFoundError as error:
+        from grouprl.errors import MissingDependency
+
+        raise MissingDependency(
+            f"grouprl.{name}: {error.name} is not installed; pip install 'grouprl[train]'"
+        ) from error
     value = module if name == "objectives" else getattr(module, name)
     globals()[name] = value
     return value

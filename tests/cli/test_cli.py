@@ -14,11 +14,11 @@ from grouprl.cli.main import main
 
 FAST = [
     "--steps", "3", "--group-size", "4", "--prompts-per-step", "2", "--max-new-tokens", "5", "--eval-prompts", "2",
-    "--eval-samples", "2", "--device", "cpu", "--checkpoint-every", "1",
+    "--eval-samples", "2", "--device", "cpu", "--checkpoint-every", "0",
 ]  # fmt: skip
 
 
-@pytest.fixture()
+@pytest.fixture
 def train(tiny_model, rewards_file, tmp_path, monkeypatch):
     """Arguments of a short run, from a folder of its own."""
     monkeypatch.chdir(tmp_path)
@@ -39,9 +39,19 @@ def test_train_prints_what_happened_and_writes_the_run(train, capsys):
     assert main(train) == 0
     out = capsys.readouterr().out
     for expected in (
-        "held-out after step 0", "    1/3", "    3/3", "before", "after", "accuracy, sampled", "reward  ", "peak memory",
-        "step 1, group", "step 3, group", "advantage", "model   runs/arithmetic-1/model", "report  runs/arithmetic-1/report",
-    ):  # fmt: skip
+        "held-out after step 0",
+        "    1/3",
+        "    3/3",
+        "before                after",
+        "accuracy, sampled",
+        "reward  ",
+        "peak memory",
+        "step 1, group",
+        "step 3, group",
+        "advantage",
+        "model   runs/arithmetic-1/model",
+        "report  runs/arithmetic-1/report",
+    ):
         assert expected in out
     assert "<html" in Path("runs/arithmetic-1/report.html").read_text()
     assert "\x1b" not in out
@@ -54,13 +64,13 @@ def test_each_run_gets_a_folder_of_its_own(train, capsys):
 
 def test_the_saved_configuration_repeats_the_run(train, capsys):
     main(train)
-    config = Path("again.toml")
-    text = Path("runs/arithmetic-1/config.toml").read_text()
-    config.write_text(text.replace("runs/arithmetic-1", "runs/again"))
-    assert main(["train", "again.toml"]) == 0
+    assert main(["train", "runs/arithmetic-1/config.toml"]) == 0
     first, second = (
-        [json.loads(line)["reward_mean"] for line in Path(f"runs/{n}/metrics.jsonl").read_text().splitlines()]
-        for n in ("arithmetic-1", "again")
+        [
+            json.loads(line)["reward_mean"]
+            for line in Path(f"runs/arithmetic-{n}/metrics.jsonl").read_text().splitlines()
+        ]
+        for n in (1, 2)
     )
     assert first == second
 
@@ -86,6 +96,11 @@ def test_options_override_the_file(train, capsys):
         (["train", "missing.toml"], "config 'missing.toml': cannot be read"),
         (["train", "--model", "/no/such/model"], "there is no such folder"),
         (["train", "--model", "no-one/no-model"], "neither a folder nor in the hub's cache"),
+        (["train", "--model", "a b"], "not a folder"),
+        (["train", "--device", "cuda:99"], "device 'cuda:99'"),
+        (["train", "--device", "toaster"], "device 'toaster'"),
+        (["eval", "--temperature", "-1"], "temperature is -1.0"),
+        (["eval", "--max-new-tokens", "0"], "max_new_tokens is 0"),
         (["train", "--task", "missing.jsonl", "--reward", "last_number"], "missing.jsonl: no such file"),
         (["train", "--task", "arithmetics"], "did you mean 'arithmetic'?"),
         (["train", "--reward", "nope:f"], "nope"),
@@ -114,9 +129,19 @@ def test_a_prompt_longer_than_the_context(train, capsys):
 
 def test_a_reward_that_raises_is_exit_code_1(train, rewards_file, capsys):
     arguments = [*train[:-1], f"{rewards_file}:boom"]
-    line = fails(capsys, arguments, code=1)
+    line = fails(capsys, [*arguments, "--eval-prompts", "0"], code=1)
     assert "boom" in line
     assert "the reward broke" in line
+
+
+def test_a_reward_that_raises_later_says_what_is_saved(train, tmp_path, capsys):
+    (tmp_path / "late.py").write_text(
+        "calls = []\ndef late(completions):\n    calls.append(1)\n"
+        "    if len(calls) > 2:\n        raise ValueError('x')\n"
+        "    return [float(len(c)) for c in completions]\n"
+    )
+    line = fails(capsys, [*train[:-1], "late.py:late", "--eval-prompts", "0"], code=1)
+    assert "step 2 is saved: go on with grouprl train --resume runs/arithmetic-1" in line
 
 
 def test_help_and_version(capsys):
@@ -134,47 +159,62 @@ def test_help_and_version(capsys):
 def test_eval_of_a_run_and_as_json(train, capsys):
     main(train)
     capsys.readouterr()
-    assert (
-        main(
-            [
-                "eval",
-                "runs/arithmetic-1",
-                "--prompts",
-                "3",
-                "--samples",
-                "2",
-                "--k",
-                "1",
-                "2",
-                "--device",
-                "cpu",
-            ]
-        )
-        == 0
-    )
+    arguments = ["eval", "runs/arithmetic-1", *"--prompts 3 --samples 2 --k 1 2 --device cpu".split()]
+    assert main(arguments) == 0
     out = capsys.readouterr().out
     assert "accuracy, sampled" in out
     assert "pass@2" in out
-    assert (
-        main(
-            [
-                "eval",
-                "runs/arithmetic-1",
-                "--prompts",
-                "3",
-                "--samples",
-                "2",
-                "--json",
-                "True",
-                "--device",
-                "cpu",
-            ]
-        )
-        == 0
-    )
+    assert main([*arguments, "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["prompts"] == 3
     assert record["accuracy"] == pytest.approx(record["pass_at_1"])
+
+
+def test_eval_takes_the_runs_own_settings(train, rewards_file, capsys):
+    """Weights, threshold and sampling of the run, and its newest model while it goes on."""
+    main(
+        [
+            *train,
+            f"{rewards_file}:parity",
+            "--reward-weights",
+            "0.5",
+            "2.0",
+            "--success-reward",
+            "2.5",
+            "--top-k",
+            "5",
+        ]
+    )
+    capsys.readouterr()
+    before = json.loads(Path("runs/arithmetic-1/evaluations.jsonl").read_text().splitlines()[-1])
+    main(["eval", "runs/arithmetic-1", "--prompts", "2", "--samples", "2", "--json", "--device", "cpu"])
+    record = json.loads(capsys.readouterr().out)
+    assert record["reward_mean"] == pytest.approx(before["reward_mean"])
+    assert record["accuracy"] == before["accuracy"]
+
+
+def test_a_stale_final_model_is_not_the_runs_model(train, capsys):
+    """Three steps done, then on to five and stopped at four: eval takes step 4, and resuming finishes."""
+    main(train)
+    process = start_resume("runs/arithmetic-1", 400)
+    wait_for_step(5, path="runs/arithmetic-1")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    done = len(Path("runs/arithmetic-1/metrics.jsonl").read_text().splitlines())
+    capsys.readouterr()
+    main(["eval", "runs/arithmetic-1", "--prompts", "1", "--samples", "1", "--device", "cpu"])
+    assert f"step_{done:05d}" in capsys.readouterr().err
+    assert main(["train", "--resume", "runs/arithmetic-1", "--steps", str(done)]) == 0
+    assert json.loads(Path("runs/arithmetic-1/model/grouprl.json").read_text()) == {"step": done}
+
+
+def start_resume(path, steps):
+    return subprocess.Popen(
+        [sys.executable, "-m", "grouprl.cli.main", "train", "--resume", path, "--steps", str(steps)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def test_report_again(train, capsys):
@@ -191,9 +231,9 @@ def test_resume_with_more_steps(train, capsys):
     assert "cannot" not in capsys.readouterr().err
 
 
-def start(train, steps):
+def start(train, steps, *more):
     """A real process, its output on a pipe."""
-    arguments = [*train[1:], "--steps", str(steps), "--output-dir", "run", "--eval-prompts", "0"]
+    arguments = [*train[1:], "--steps", str(steps), "--output-dir", "run", "--eval-prompts", "0", *more]
     return subprocess.Popen(
         [sys.executable, "-m", "grouprl.cli.main", "train", *arguments],
         stdout=subprocess.PIPE,
@@ -203,10 +243,10 @@ def start(train, steps):
     )
 
 
-def wait_for_step(number, *, timeout=120.0):
+def wait_for_step(number, *, path="run", timeout=120.0):
     deadline = time.monotonic() + timeout
+    path = Path(path) / "metrics.jsonl"
     while time.monotonic() < deadline:
-        path = Path("run/metrics.jsonl")
         if path.exists() and len(path.read_text().splitlines()) >= number:
             return
         time.sleep(0.02)
@@ -228,13 +268,28 @@ def test_an_interrupt_saves_the_last_whole_step_and_says_how_to_go_on(train, num
 
 
 def test_kill_9_loses_only_the_steps_since_the_last_checkpoint(train, capsys):
-    process = start(train, 500)
-    wait_for_step(3)
+    """What was on disk at the checkpoint is on disk afterwards, byte for byte, and the run goes on behind it."""
+    process = start(train, 500, "--checkpoint-every", "2")
+    wait_for_step(5)
     process.kill()
     process.communicate(timeout=60)
-    assert main(["train", "--resume", "run", "--steps", "5"]) in (0, 2)  # 2 where it had got past five
-    lines = [json.loads(line)["step"] for line in Path("run/metrics.jsonl").read_text().splitlines()]
-    assert lines == list(range(1, len(lines) + 1))
+    saved = max(int(p.name[5:]) for p in Path("run/checkpoints").iterdir() if ".tmp" not in p.name)
+    assert saved >= 4
+    kept = {
+        p: (p.read_bytes(), p.stat().st_mtime_ns)
+        for p in Path("run/rollouts").iterdir()
+        if number_of(p) <= saved
+    }
+    lines = Path("run/metrics.jsonl").read_bytes().splitlines(keepends=True)[:saved]
+    assert main(["train", "--resume", "run", "--steps", str(saved + 2)]) == 0
+    after = Path("run/metrics.jsonl").read_bytes().splitlines(keepends=True)
+    assert after[:saved] == lines
+    assert [json.loads(line)["step"] for line in after] == list(range(1, saved + 3))
+    assert all((p.read_bytes(), p.stat().st_mtime_ns) == was for p, was in kept.items())
+
+
+def number_of(path):
+    return int(path.name[5:10])
 
 
 def test_two_runs_cannot_share_a_folder(train, capsys):

@@ -61,7 +61,7 @@ def test_frequencies_follow_the_probabilities():
 
 
 def test_each_argument_changes_the_numbers():
-    base = dict(seed=0, stream="train/1", key="p", sample_index=0)
+    base = {"seed": 0, "stream": "train/1", "key": "p", "sample_index": 0}
     streams = [
         base,
         base | {"seed": 1},

@@ -59,7 +59,6 @@ def test_what_is_not_named_keeps_its_default(tmp_path):
             "aggregation is 'mean', expected 'sequence_mean' or 'token_mean'",
         ),
         ({"reward": "f"}, "reward is 'f'"),
-        ({"reward": ["f"], "reward_weights": [1.0, 2.0]}, "2 reward_weights for 1 rewards"),
     ],
 )
 def test_what_cannot_be_used(table, message):

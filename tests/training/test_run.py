@@ -28,7 +28,7 @@ CONFIG = {
 }
 
 
-@pytest.fixture()
+@pytest.fixture
 def make(tmp_path, tiny_model, rewards_file):
     """Configurations of a run of the tiny model with a reward that spreads."""
 
@@ -86,11 +86,19 @@ def test_a_run_leaves_what_the_design_says(make):
     assert frame["group_id"].n_unique() == 4 * 3
     first = run.metrics[0]
     for name in (
-        "reward_mean reward_std reward_group_std groups_all_high_share groups_all_low_share groups_single_share "
-        "unscored_share truncated_share completion_tokens_mean entropy clip_low_share clip_high_share "
-        "kl_sampler_trainer grad_norm rollout_tokens_per_s train_tokens_per_s seconds_rollout seconds_reward "
-        "seconds_train seconds_step peak_memory_gib"
-    ).split():
+        *("reward_mean", "reward_std", "reward_group_std", "unscored_share", "truncated_share"),
+        *("groups_all_high_share", "groups_all_low_share", "groups_single_share", "completion_tokens_mean"),
+        *(
+            "entropy",
+            "clip_low_share",
+            "clip_high_share",
+            "kl_sampler_trainer",
+            "grad_norm",
+            "peak_memory_gib",
+        ),
+        *("rollout_tokens_per_s", "train_tokens_per_s", "seconds_rollout", "seconds_reward", "seconds_train"),
+        "seconds_step",
+    ):
         assert isinstance(first[name], float), name
     assert first["kl_sampler_trainer"] == pytest.approx(0, abs=1e-6)
 
@@ -137,7 +145,7 @@ def test_another_seed_is_another_run(make):
 
 @pytest.mark.parametrize("stop", [1, 2, 3])
 def test_a_resumed_run_equals_the_uninterrupted_one_to_the_bit(make, stop):
-    """Stopped after a step: metrics, rollouts, evaluations, weights and optimizer are those of a run that never stopped."""
+    """Metrics, rollouts, evaluations, weights and optimizer are those of a run that never stopped."""
     whole = train(make("whole", rollout={"prompts_per_step": 7}, objective={"beta": 0.05}))
     with pytest.raises(KeyboardInterrupt):
         train(
@@ -337,7 +345,8 @@ def test_dead_groups_and_truncation_are_said(make):
     )
     assert any("no group had spread for 3 steps (mostly all wrong)" in m for m in heard.messages)
     assert all(
-        m["groups_all_low_share"] == 1 and m["trained_completions"] == 0 and m["updated"] for m in run.metrics
+        m["groups_all_low_share"] == 1 and m["trained_completions"] == 0 and m["updates"] == 1
+        for m in run.metrics
     )
     assert same_weights(run.model_dir, tiny_of(run))
     cut = [m for m in run.metrics if m["truncated_share"] == 1]
@@ -345,8 +354,15 @@ def test_dead_groups_and_truncation_are_said(make):
 
 
 def test_nothing_scored_skips_the_update_and_says_so(make):
-    run = train(make(), reward=lambda completions: [None] * len(completions))
-    assert [m["updated"] for m in run.metrics] == [False] * 4
+    heard = []
+
+    class Warned(Listener):
+        def warned(self, message):
+            heard.append(message)
+
+    run = train(make(), reward=lambda completions: [None] * len(completions), listener=Warned())
+    assert any("no group had spread for 3 steps (mostly unscored)" in m for m in heard)
+    assert [m["updates"] for m in run.metrics] == [0] * 4
     assert run.metrics[0]["reward_mean"] is None
     assert run.metrics[0]["groups_unscored_share"] == 1
     assert run.evaluations[0]["accuracy"] is None
@@ -377,9 +393,34 @@ def test_record_tokens(make):
     )
 
 
-def test_bfloat16_runs(make):
-    run = train(make(dtype="bfloat16"))
-    assert all(math.isfinite(m["grad_norm"]) for m in run.metrics if m["trained_completions"])
+def test_settings_given_on_resuming_are_the_optimizers(make):
+    """Weight decay of a resumed run is the one in its config.toml, not the one in the optimizer's file."""
+
+    class Decay(Listener):
+        def stepped(self, metrics, rows):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(make(), listener=Decay())
+    path = tiny_path(lambda _: make())
+    run = resume(path, overrides={"optimizer": {"weight_decay": 0.5}})
+    saved = torch.load(run.path / "checkpoints/step_00004/optimizer.pt", weights_only=True)
+    assert [g["weight_decay"] for g in saved["param_groups"]] == [0.5, 0.0]
+    assert run.config.optimizer.weight_decay == 0.5
+
+
+def test_a_given_task_takes_the_configured_rewards_and_threshold(make, rewards_file):
+    task = Task(
+        "mine",
+        [Prompt(f"p{i}", f"say {i}") for i in range(6)],
+        [],
+        make_rewards([lambda completions: [9.0] * len(completions)]),
+    )
+    run = train(make(reward=[f"{rewards_file}:parity"], reward_weights=[0.5], success_reward=0.5), task=task)
+    assert {m["reward_parity_count"] for m in run.metrics} == {12}
+    assert max(m["reward_mean"] for m in run.metrics) <= 0.5
+    with pytest.raises(TaskError, match="2 for 1 rewards"):
+        train(make("other", reward_weights=[1.0, 2.0]))
 
 
 def test_a_family_that_cannot_share_a_prefix_trains_and_says_so(make, tmp_path):

@@ -147,7 +147,7 @@ def test_all_dead_still_steps_with_gradient_zero():
     before = policy.model.model.layers[0].mlp.up_proj.weight.detach().clone()
     optimizer = make_optimizer(policy, settings.optimizer)
     result = update(policy, optimizer, GROUPS, torch.zeros(9), SCORED, settings)
-    assert result.stepped
+    assert result.updates == 1
     assert result.completions == 0
     assert result.metrics["loss"] == 0
     after = policy.model.model.layers[0].mlp.up_proj.weight.detach()
@@ -160,7 +160,7 @@ def test_nothing_scored_is_a_skipped_update_that_says_so():
     before = [p.detach().clone() for p in policy.parameters()]
     optimizer = make_optimizer(policy, settings.optimizer)
     result = update(policy, optimizer, GROUPS, torch.zeros(9), [False] * 9, settings)
-    assert not result.stepped
+    assert result.updates == 0
     assert result.warnings == ["nothing was scored: no update was made"]
     assert all(torch.equal(a, b) for a, b in zip(before, policy.parameters()))
 
@@ -197,7 +197,7 @@ def test_a_gradient_that_is_not_finite_makes_no_update():
         policy.model.model.layers[0].mlp.up_proj.weight[0, 0] = math.nan
     before = policy.model.lm_head.weight.detach().clone()
     result = update(policy, make_optimizer(policy, settings.optimizer), GROUPS, ADVANTAGES, SCORED, settings)
-    assert not result.stepped
+    assert result.updates == 0
     assert "norm is nan" in result.warnings[0]
     assert torch.equal(before, policy.model.lm_head.weight)
 

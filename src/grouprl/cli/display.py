@@ -112,7 +112,12 @@ class Display(Listener):
             f"{metrics['rollout_tokens_per_s']:>6.0f}  {left:>7}"
         )
         if self._progress is not None and self._run_task is not None:
-            self._progress.update(self._run_task, completed=metrics["step"], note=f"{left} left")
+            dead = groups - shares[0]
+            note = (
+                f"{left} left · reward {_number(metrics['reward_mean'])} · {dead} of {groups} groups dead · "
+                f"{metrics['rollout_tokens_per_s']:.0f} tok/s"
+            )
+            self._progress.update(self._run_task, completed=metrics["step"], note=note)
 
     def evaluated(self, evaluation: Mapping[str, Any]) -> None:
         self.line(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections.abc import Sequence
@@ -18,9 +19,15 @@ from grouprl.errors import ConfigError
 from grouprl.policy import load_policy
 from grouprl.records import RunFolder, plain
 from grouprl.report.text import safe_text
-from grouprl.rollout import Sampling
-from grouprl.tasks import load
-from grouprl.training import Evaluation, config_from_dict, evaluate
+from grouprl.training import (
+    Config,
+    Evaluation,
+    config_from_dict,
+    evaluate,
+    final_model_step,
+    load_task,
+    sampling_of,
+)
 
 DESCRIPTION = """Sample completions for a task's held-out prompts and count the right ones: accuracy with a 95 %
 interval, the greedy answer's accuracy, and pass@k, the chance that one of k samples is right, without bias.
@@ -38,7 +45,7 @@ class EvalArguments:
     task: str | None = None
     """A task's name or a file of prompts. The run's own for a run, else arithmetic."""
     reward: tuple[str, ...] = ()
-    """Rewards, as in grouprl train."""
+    """Rewards, as in grouprl train. The run's own for a run on its own task."""
     split: Literal["heldout", "train", "all"] = "heldout"
     """Which of the task's prompts."""
     prompts: int = 100
@@ -48,19 +55,17 @@ class EvalArguments:
     k: tuple[int, ...] = (1,)
     """Which pass@k to estimate; each at most --samples."""
     temperature: float | None = None
-    """The run's own for a run, else 1."""
-    top_p: float = 1.0
-    top_k: int = 0
+    """The run's own for a run, else 1. So with the options below."""
+    top_p: float | None = None
+    top_k: int | None = None
     max_new_tokens: int | None = None
-    """The run's own for a run, else 16."""
-    seed: int = 0
-    success_reward: float = 1.0
+    success_reward: float | None = None
     """A completion with at least this reward is right."""
+    seed: int = 0
     device: str = "auto"
-    dtype: Literal["float32", "bfloat16"] = "float32"
     show: int = 3
     """Prompts whose completions are printed."""
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    json: bool = False
     """Print one JSON object and nothing else."""
 
 
@@ -76,29 +81,18 @@ def eval_command(arguments: Sequence[str]) -> int:
             raise ConfigError(
                 f"eval: pass@{k} of {given.samples} samples, expected k from 1 to {given.samples}; raise --samples"
             )
-    settings = _settings(given)
-    task = load(
-        settings["task"],
-        rewards=settings["reward"],
-        success_reward=given.success_reward,
-        heldout_path=settings["heldout_path"],
-        heldout_fraction=settings["heldout_fraction"] if given.split == "heldout" else None,
-    )
-    chosen = {"heldout": task.heldout, "train": task.train, "all": [*task.train, *task.heldout]}[given.split]
-    if not chosen:
+    config = _config(given)
+    task = load_task(config)
+    prompts = {"heldout": task.heldout, "train": task.train, "all": [*task.train, *task.heldout]}[given.split]
+    if not prompts:
         raise ConfigError(
             f"eval: task {task.name!r} has no prompts in split {given.split!r}; choose another --split"
         )
-    policy = load_policy(settings["model"], dtype=given.dtype, device=given.device)
-    sampling = Sampling(
-        temperature=settings["temperature"],
-        top_p=given.top_p,
-        top_k=given.top_k,
-        max_new_tokens=settings["max_new_tokens"],
-        stop=settings["stop"],
-    )
+    policy = load_policy(config.model, device=config.device)
     encoded = policy.encode_prompts(
-        chosen[: given.prompts], max_new_tokens=sampling.max_new_tokens, template=settings["chat_template"]
+        prompts[: given.prompts],
+        max_new_tokens=config.rollout.max_new_tokens,
+        template=config.chat_template,
     )
     console = Console(stderr=True, markup=False, highlight=False)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -108,9 +102,11 @@ def eval_command(arguments: Sequence[str]) -> int:
             task,
             encoded,
             samples=given.samples,
-            sampling=sampling,
-            seed=given.seed,
+            sampling=sampling_of(config),
+            seed=config.seed,
+            on_reward_error=config.on_reward_error,
             ks=given.k,
+            batch_tokens=config.rollout.batch_tokens,
             progress=lambda done, total: bar.update(shown, completed=done, total=total),
         )
     record = {"model": given.model, "task": task.name, "split": given.split, **evaluation.record}
@@ -121,33 +117,33 @@ def eval_command(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _settings(given: EvalArguments) -> dict[str, Any]:
-    """What the options leave open: the run's own settings where a run is given, else the quickstart's."""
-    from grouprl.training import Config
-
-    config, model = Config(), given.model
+def _config(given: EvalArguments) -> Config:
+    """The run's own configuration where a run is given, else the default one, under the options that were given."""
+    table = dataclasses.asdict(Config())
+    model = given.model
     if Path(given.model, "config.toml").is_file():
         run = RunFolder.open(given.model)
-        config = config_from_dict(run.config(), where=str(run.config_path))
+        table = dataclasses.asdict(config_from_dict(run.config(), where=str(run.config_path)))
         model = str(_model_of(run))
-    own = given.task is None
-    return {
-        "model": model,
-        "task": given.task or config.task,
-        "reward": given.reward or (config.reward if own else ()),
-        "heldout_path": config.heldout_path if own else None,
-        "heldout_fraction": config.heldout_fraction if own else None,
-        "temperature": config.rollout.temperature if given.temperature is None else given.temperature,
-        "max_new_tokens": given.max_new_tokens or config.rollout.max_new_tokens,
-        "stop": config.rollout.stop,
-        "chat_template": config.chat_template,
-    }
+    if given.task is not None:
+        table |= {"task": given.task, "reward": (), "reward_weights": (), "success_reward": None}
+        table |= {"heldout_path": None, "heldout_fraction": None}
+    if given.reward:
+        table |= {"reward": given.reward, "reward_weights": ()}
+    if given.success_reward is not None:
+        table["success_reward"] = given.success_reward
+    table |= {"model": model, "seed": given.seed, "device": given.device}
+    for name in ("temperature", "top_p", "top_k", "max_new_tokens"):
+        if (value := getattr(given, name)) is not None:
+            table["rollout"][name] = value
+    return config_from_dict(table, where="grouprl eval")
 
 
 def _model_of(run: RunFolder) -> Path:
-    if run.model_dir.is_dir():
+    """The run's final model, or that of its newest checkpoint while it goes on."""
+    final, steps = final_model_step(run), run.checkpoints()
+    if final is not None and final >= max(steps, default=0):
         return run.model_dir
-    steps = run.checkpoints()
     if not steps:
         raise ConfigError(f"{run.path}: has neither a final model nor a checkpoint yet; name a model")
     path = run.checkpoint_path(steps[-1]) / "model"

@@ -37,17 +37,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         print(f"grouprl {__version__}")
         return 0
-    command = _command(given[0])
-    if command is None:
-        return _fail(
-            f"{given[0]!r} is no command, expected train, eval or report; see grouprl --help", code=2
-        )
     try:
+        command = _command(given[0])
+        if command is None:
+            return _fail(
+                f"{given[0]!r} is no command, expected train, eval or report; see grouprl --help", code=2
+            )
         return command(given[1:])
     except RewardError as error:
         return _fail(str(error), code=1, notes=error)
     except GrouprlError as error:
         return _fail(str(error), code=2, notes=error)
+    except ModuleNotFoundError as error:
+        return _fail(f"{error.name} is not installed; pip install 'grouprl[train]'", code=2)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of our output has gone
@@ -78,7 +80,7 @@ def _fail(message: str, *, code: int, notes: BaseException | None = None) -> int
 
     line = " ".join(message.split())
     for note in getattr(notes, "__notes__", []):
-        line += f"; {note}"
+        line += f"; {' '.join(note.split())}"
     print(f"grouprl: {safe_text(line)}", file=sys.stderr)
     return code
 

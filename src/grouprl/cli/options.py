@@ -31,7 +31,7 @@ def parse(kind: type[T], arguments: Sequence[str], *, prog: str, description: st
                 prog=prog,
                 description=description,
                 args=list(arguments),
-                config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands),
+                config=(tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands),
                 **keywords,
             )
     except SystemExit as stopped:

@@ -29,7 +29,6 @@ def print_summary(path: Path, console: Console) -> None:
         console.print(format_groups(groups[0], width=min(console.width, 100)), soft_wrap=True)
         console.print("")
     console.print(f"model   {run.model_dir}", soft_wrap=True)
-    console.print(f"report  {run.report_path}", soft_wrap=True)
 
 
 def _table(evaluations: list[dict[str, Any]]) -> list[str]:
@@ -57,9 +56,11 @@ def _curve(metrics: list[dict[str, Any]]) -> list[str]:
     known = [r for r in rewards if r is not None]
     if not known:
         return []
+    unscored = sum(round(m["unscored_share"] * m["completions"]) for m in metrics)
     seconds = sum(m["seconds_step"] for m in metrics)
     peak = max(m["peak_memory_gib"] for m in metrics)
     return [
         f"reward  {sparkline(rewards, width=60)}  {known[0]:.2f} → {known[-1]:.2f}",
         f"{len(metrics)} steps in {seconds:.0f} s, peak memory {peak:.2f} GiB",
+        *([f"{unscored} completions were unscored"] if unscored else []),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from grouprl.cli.summary import print_summary
 from grouprl.errors import ConfigError
 from grouprl.records import RunFolder
 from grouprl.report import write_report
-from grouprl.training import Config, Interrupted, config_from_dict, read_config, resume, train
+from grouprl.training import Config, config_from_dict, read_config, resume, train
 
 DESCRIPTION = """Train a language model with GRPO: for each prompt the policy samples a group of completions, a reward
 scores each, and the policy moves towards those that scored above their own group.
@@ -52,9 +53,8 @@ def train_command(arguments: Sequence[str]) -> int:
     if given.resume is not None:
         folder = RunFolder.open(given.resume)
         saved = config_from_dict(folder.config(), where=str(folder.config_path))
-        saved = dataclasses.replace(saved, output_dir=str(folder.path))
         config = _parse(arguments, saved).config
-        if config.output_dir != saved.output_dir:
+        if config.output_dir is not None:
             raise ConfigError("grouprl train: --output-dir with --resume; a run goes on in its own folder")
         with display:
             try:
@@ -70,8 +70,8 @@ def train_command(arguments: Sequence[str]) -> int:
                 run = train(config, listener=display)
             except KeyboardInterrupt as stop:
                 return _interrupted(display, stop)
-    write_report(run.path)
     print_summary(run.path, display.console)
+    display.line(f"report  {write_report(run.path)}")
     return 0
 
 
@@ -87,17 +87,14 @@ def _parse(arguments: Sequence[str], default: Config) -> TrainArguments:
 
 def _interrupted(display: Display, stop: KeyboardInterrupt) -> int:
     if display.path is None:
-        print("grouprl: stopped before the run began", file=sys.stderr)
-    elif isinstance(stop, Interrupted) and display.saved_step:
-        print(
-            f"grouprl: stopped after step {display.saved_step}, which is saved; go on with\n"
-            f"  grouprl train --resume {display.path}",
-            file=sys.stderr,
-        )
+        said = "stopped before the run began"
     else:
-        print(
-            f"grouprl: stopped before the first step was done; start again with\n"
-            f"  grouprl train --resume {display.path}",
-            file=sys.stderr,
+        again = f"grouprl train --resume {shlex.quote(str(display.path))}"
+        done = (
+            f"after step {display.saved_step}, which is saved"
+            if display.saved_step
+            else "before a step was saved"
         )
+        said = f"stopped {done}; go on with\n  {again}"
+    print("; ".join([f"grouprl: {said}", *getattr(stop, "__notes__", [])]), file=sys.stderr)
     return 130

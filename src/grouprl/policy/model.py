@@ -182,8 +182,9 @@ class Policy:
     def logits(self, hidden: Float[Tensor, "*n hidden"]) -> Float[Tensor, "*n vocab"]:
         """The LM head in float32, with the scaling and soft cap that some families put behind it.
 
-        Cohere multiplies by `logit_scale`, Granite divides by `logits_scaling`, the Gemmas cap with tanh. `policy.probe` compares this with the model's own forward, so a family with a head of
-        another kind is refused rather than trained wrongly.
+        Cohere multiplies by `logit_scale`, Granite divides by `logits_scaling`, the Gemmas cap with tanh.
+        `policy.probe` compares this with the model's own forward, so a family with a head of another kind is
+        refused rather than trained wrongly.
         """
         logits = self.model.get_output_embeddings()(hidden).float()
         config = self.config

@@ -16,13 +16,14 @@ scoring          groups of completions → one reward each, or None
 from grouprl.tasks.arithmetic_task import arithmetic
 from grouprl.tasks.checking import check_rewards
 from grouprl.tasks.loading import load, names
-from grouprl.tasks.reward_specs import make_rewards, reward_from_spec
+from grouprl.tasks.reward_specs import RewardLike, make_rewards, reward_from_spec
 from grouprl.tasks.scoring import Scores, score
 from grouprl.tasks.task import Reward, RewardFunction, Task
 
 __all__ = [
     "Reward",
     "RewardFunction",
+    "RewardLike",
     "Scores",
     "Task",
     "arithmetic",

@@ -1,10 +1,11 @@
 """The training run: configuration, loop, evaluation, checkpoints."""
 
-from grouprl.training.config import Config, config_from_dict, config_to_toml, read_config
+from grouprl.training.checkpoint import final_model_step
+from grouprl.training.config import Config, config_from_dict, config_to_toml, read_config, sampling_of
 from grouprl.training.evaluation import Evaluation, evaluate
 from grouprl.training.events import Listener
 from grouprl.training.interrupts import Interrupted
-from grouprl.training.run import Run, resume, train
+from grouprl.training.run import Run, load_task, resume, train
 
 __all__ = [
     "Config",
@@ -15,7 +16,10 @@ __all__ = [
     "config_from_dict",
     "config_to_toml",
     "evaluate",
+    "final_model_step",
+    "load_task",
     "read_config",
     "resume",
+    "sampling_of",
     "train",
 ]

@@ -15,6 +15,7 @@ from grouprl.policy import Policy
 from grouprl.records import RunFolder, atomic_dir
 
 STATE_VERSION = 1
+STEP_FILE = "grouprl.json"
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def save_checkpoint(
     """
     path = folder.checkpoint_path(state.step)
     with atomic_dir(path, replace=True) as work:
-        save_model(policy, work / "model")
+        policy.save(work / "model")
         torch.save(optimizer.state_dict(), work / "optimizer.pt")
         files = sorted(p for p in work.rglob("*") if p.is_file())
         record = {
@@ -59,13 +60,19 @@ def save_checkpoint(
     return path
 
 
-def save_model(policy: Policy, path: Path) -> None:
-    """The model with tokenizer and generation config: `from_pretrained` loads the folder."""
-    from grouprl.policy.loading import quiet_transformers
+def save_final_model(folder: RunFolder, policy: Policy, *, step: int) -> None:
+    """Write `model/`, with the step it is of, whole or not at all."""
+    with atomic_dir(folder.model_dir, replace=True) as work:
+        policy.save(work)
+        (work / STEP_FILE).write_text(json.dumps({"step": step}), encoding="utf-8")
 
-    with quiet_transformers():
-        policy.model.save_pretrained(path)
-        policy.tokenizer.save_pretrained(path)
+
+def final_model_step(folder: RunFolder) -> int | None:
+    """The step that `model/` is of, or None where there is none."""
+    try:
+        return int(json.loads((folder.model_dir / STEP_FILE).read_text(encoding="utf-8"))["step"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def read_state(path: Path) -> TrainingState:
@@ -92,9 +99,14 @@ def read_state(path: Path) -> TrainingState:
 
 
 def load_optimizer(path: Path, optimizer: torch.optim.Optimizer) -> None:
-    """The optimizer's moments from a checkpoint; pickled code in the file is never run."""
-    state = torch.load(path / "optimizer.pt", map_location="cpu", weights_only=True)
-    optimizer.load_state_dict(state)
+    """The optimizer's moments from a checkpoint; its settings stay those it was made with.
+
+    Pickled code in the file is never run.
+    """
+    saved = torch.load(path / "optimizer.pt", map_location="cpu", weights_only=True)
+    optimizer.load_state_dict(
+        {"state": saved["state"], "param_groups": optimizer.state_dict()["param_groups"]}
+    )
 
 
 def _checksum(path: Path) -> list[int]:

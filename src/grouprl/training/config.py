@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le, Lt
 
 from grouprl.errors import ConfigError
+from grouprl.rollout import Sampling
 
 Count = Annotated[int, Ge(1)]
 CountOrOff = Annotated[int, Ge(0)]
@@ -128,8 +129,8 @@ class Config:
     """One weight a reward; all 1 where none is given."""
     on_reward_error: Literal["raise", "abstain"] = "raise"
     """A reward function that raises stops the run, or leaves the completion unscored."""
-    success_reward: float = 1.0
-    """A completion with at least this reward counts as right in the evaluation."""
+    success_reward: Annotated[float, Gt(-math.inf), Lt(math.inf)] | None = None
+    """A completion with at least this reward counts as right in the evaluation; the task's own (1) unless told."""
     heldout_path: str | None = None
     """A file of held-out prompts, for a task that is a file."""
     heldout_fraction: Annotated[float, Ge(0), Lt(1)] | None = None
@@ -142,10 +143,9 @@ class Config:
     """Where the run goes; by default the next free runs/<task>-<n>."""
     device: str = "auto"
     """'auto', 'cpu', 'cuda', …"""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of the weights."""
     micro_batch_tokens: Count = 384
-    """Most tokens in one forward and backward: bounds the memory, does not change the gradient."""
+    """Most tokens in one forward and backward (completion tokens, where one group has a long prompt): bounds the
+    memory, does not change the gradient."""
     record_tokens: bool = False
     """Write token ids, sampler log-probs and loss masks into the rollout files."""
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
@@ -156,6 +156,18 @@ class Config:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     chat_template: dict[str, Any] = field(default_factory=dict)
     """Keywords for the chat template, such as enable_thinking (TOML only)."""
+
+
+def sampling_of(config: Config) -> Sampling:
+    """How a run samples, in training and evaluation alike."""
+    rollout = config.rollout
+    return Sampling(
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
+        top_k=rollout.top_k,
+        max_new_tokens=rollout.max_new_tokens,
+        stop=rollout.stop,
+    )
 
 
 def read_config(path: str | Path) -> Config:
@@ -197,11 +209,6 @@ def config_from_dict(table: Mapping[str, Any], *, where: str = "config") -> Conf
     if not all(config.rollout.stop):
         raise ConfigError(
             f"{where}: rollout.stop holds an empty string, which would end every completion; remove it"
-        )
-    if config.reward_weights and len(config.reward_weights) != len(config.reward):
-        raise ConfigError(
-            f"{where}: {len(config.reward_weights)} reward_weights for {len(config.reward)} rewards, "
-            "expected one each"
         )
     return config
 

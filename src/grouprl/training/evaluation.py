@@ -24,13 +24,11 @@ class Evaluation:
         record: One flat record, as evaluations.jsonl holds it (`step` is the caller's to add).
         groups: The sampled groups.
         scores: Their scores.
-        greedy_groups: One greedy completion for each prompt.
     """
 
     record: dict[str, Any]
     groups: list[Group]
     scores: Scores
-    greedy_groups: list[Group]
 
 
 def evaluate(
@@ -118,7 +116,7 @@ def evaluate(
     }
     for k in ks:
         record[f"pass_at_{k}"] = _mean([pass_at_k(n, c, k) for c, n in zip(correct, counted) if n >= k])
-    return Evaluation(record, groups, scores, greedy_groups)
+    return Evaluation(record, groups, scores)
 
 
 def _per_prompt(

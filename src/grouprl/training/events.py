@@ -10,7 +10,7 @@ from grouprl.training.config import Config
 
 
 class Listener:
-    """Override what you want to hear. Nothing here can change the run."""
+    """Override what you want to hear. One that raises stops the run, as an error between two steps does."""
 
     def loading(self, model: str) -> None:
         """The task is ready and the model is about to be loaded."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +12,12 @@ from typing import Any
 from grouprl.errors import ConfigError, RunError
 from grouprl.policy import load_policy
 from grouprl.records import RunFolder, atomic_write
-from grouprl.tasks import Reward, Task, check_rewards, load, make_rewards
-from grouprl.training.checkpoint import TrainingState, load_optimizer, read_state
+from grouprl.tasks import Reward, RewardLike, Task, check_rewards, load, make_rewards
+from grouprl.training.checkpoint import TrainingState, final_model_step, load_optimizer, read_state
 from grouprl.training.config import Config, check_config, config_from_dict, config_to_toml, read_config
 from grouprl.training.events import Listener
 from grouprl.training.machine import describe_machine
 from grouprl.training.trainer import Trainer
-
-RewardLike = str | Reward | Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -61,6 +59,9 @@ def train(
             number or None each.
         listener: Told of every step; see `grouprl.training.Listener`.
 
+    Python's, NumPy's and torch's global generators are seeded anew at each step, for reward functions that
+    draw from them.
+
     Returns:
         The run. Its folder holds config.toml, metrics.jsonl, evaluations.jsonl, rollouts/, checkpoints/ and model/.
 
@@ -70,19 +71,19 @@ def train(
     """
     listener = listener or Listener()
     resolved = _resolve(config)
-    if isinstance(task, str):
-        resolved = dataclasses.replace(resolved, task=task)
+    if task is not None:
+        resolved = dataclasses.replace(resolved, task=f"<{task.name}>" if isinstance(task, Task) else task)
     if reward is not None:
         resolved = dataclasses.replace(resolved, reward=_reward_names(reward))
-    chosen = _load_task(resolved, task if isinstance(task, Task) else None, reward)
-    if isinstance(task, Task):
-        resolved = dataclasses.replace(resolved, task=f"<{task.name}>")
+    chosen = load_task(resolved, task if isinstance(task, Task) else None, reward)
     folder = _create_folder(resolved, chosen)
-    resolved = dataclasses.replace(resolved, output_dir=str(folder.path))
+    resolved = dataclasses.replace(
+        resolved, output_dir=None
+    )  # config.toml repeats the run, in another folder
     with folder.lock() as lock:
         try:
             listener.loading(resolved.model)
-            policy = load_policy(resolved.model, dtype=resolved.dtype, device=resolved.device)
+            policy = load_policy(resolved.model, device=resolved.device)
             trainer = Trainer(resolved, chosen, policy, folder, listener=listener)
         except BaseException:
             lock.release()
@@ -125,8 +126,7 @@ def resume(
     with folder.lock():
         saved = config_from_dict(folder.config(), where=str(folder.config_path))
         config = _override(saved, overrides or {})
-        config = dataclasses.replace(config, output_dir=str(folder.path))
-        chosen = _load_task(config, task, reward)
+        chosen = load_task(config, task, reward)
         checkpoint, state, notes = _newest_checkpoint(folder)
         state = state or TrainingState(task_fingerprint=chosen.fingerprint())
         if state.task_fingerprint != chosen.fingerprint():
@@ -134,13 +134,13 @@ def resume(
                 f"{folder.path}: the prompts of task {chosen.name!r} are not those it was trained on; restore them, "
                 "or start a new run from its model"
             )
-        if state.step >= config.steps and folder.model_dir.is_dir():
+        if state.step >= config.steps and final_model_step(folder) == state.step:
             raise RunError(
-                f"{folder.path}: all {config.steps} steps are done; give --steps with more than that to train on"
+                f"{folder.path}: all {state.step} steps are done; give --steps with more than that to train on"
             )
         source = str(checkpoint / "model") if checkpoint else config.model
         listener.loading(source)
-        policy = load_policy(source, dtype=config.dtype, device=config.device)
+        policy = load_policy(source, device=config.device)
         trainer = Trainer(config, chosen, policy, folder, listener=listener, state=state)
         if checkpoint:
             load_optimizer(checkpoint, trainer.optimizer)
@@ -148,7 +148,7 @@ def resume(
         if config != saved:
             atomic_write(folder.config_path, config_to_toml(config).encode())
         if checkpoint and config.objective.beta > 0:
-            trainer.reference = load_policy(config.model, dtype=config.dtype, device=config.device)
+            trainer.reference = load_policy(config.model, device=config.device)
             trainer.reference.model.requires_grad_(False)
         else:
             trainer.freeze_reference()
@@ -156,7 +156,7 @@ def resume(
         return _finished(folder, config)
 
 
-SAME_RUN = ("model", "task", "reward", "reward_weights", "seed", "dtype", "heldout_path", "heldout_fraction")
+SAME_RUN = ("model", "task", "reward", "reward_weights", "seed", "heldout_path", "heldout_fraction")
 """What cannot change when a run goes on: with another value it would be another run."""
 
 
@@ -202,14 +202,16 @@ def _resolve(config: Config | Mapping[str, Any] | str | Path | None) -> Config:
     return read_config(config)
 
 
-def _load_task(config: Config, task: Task | None, reward: RewardLike | Sequence[RewardLike] | None) -> Task:
-    rewards = config.reward if reward is None else reward
-    if task is not None:
-        if reward is not None:
-            task = dataclasses.replace(task, rewards=make_rewards(reward))
-        check_rewards(task)
-        return task
-    if config.task.startswith("<"):
+def load_task(
+    config: Config, task: Task | None = None, reward: RewardLike | Sequence[RewardLike] | None = None
+) -> Task:
+    """The task that a configuration names, or `task`, with the rewards that were asked for; all checked.
+
+    Raises:
+        RunError: The configuration is of a run that was given its task or rewards from Python, and they are missing.
+        TaskError: As for `tasks.load`.
+    """
+    if task is None and config.task.startswith("<"):
         raise RunError(
             f"the run was started with the task {config.task} from Python; give it again: resume(…, task=…)"
         )
@@ -217,14 +219,23 @@ def _load_task(config: Config, task: Task | None, reward: RewardLike | Sequence[
         raise RunError(
             "the run was started with reward functions from Python; give them again: resume(…, reward=…)"
         )
-    return load(
-        config.task,
-        rewards=rewards,
-        reward_weights=config.reward_weights or None,
-        success_reward=config.success_reward,
-        heldout_path=config.heldout_path,
-        heldout_fraction=config.heldout_fraction,
-    )
+    rewards = config.reward if reward is None else reward
+    if task is None:
+        return load(
+            config.task,
+            rewards=rewards,
+            reward_weights=config.reward_weights or None,
+            success_reward=config.success_reward,
+            heldout_path=config.heldout_path,
+            heldout_fraction=config.heldout_fraction,
+        )
+    if reward is not None or config.reward or config.reward_weights:
+        chosen = make_rewards(rewards or task.rewards, config.reward_weights or None)
+        task = dataclasses.replace(task, rewards=chosen)
+    if config.success_reward is not None:
+        task = dataclasses.replace(task, success_reward=config.success_reward)
+    check_rewards(task)
+    return task
 
 
 def _reward_names(reward: RewardLike | Sequence[RewardLike]) -> tuple[str, ...]:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
 
 from grouprl.advantages import group_advantages
 from grouprl.policy import EncodedPrompt, Policy
-from grouprl.records import RunFolder, append_jsonl, atomic_dir, rollout_rows, write_rollouts
-from grouprl.rollout import Sampling, generate
+from grouprl.records import RunFolder, append_jsonl, rollout_rows, write_rollouts
+from grouprl.rollout import generate
 from grouprl.tasks import Scores, Task, score
-from grouprl.training.checkpoint import TrainingState, save_checkpoint, save_model
-from grouprl.training.config import Config
+from grouprl.training.checkpoint import TrainingState, save_checkpoint, save_final_model
+from grouprl.training.config import Config, sampling_of
 from grouprl.training.evaluation import evaluate
 from grouprl.training.events import Listener
-from grouprl.training.interrupts import Interrupts
+from grouprl.training.interrupts import Interrupted, Interrupts
 from grouprl.training.machine import peak_memory_gib, seed_everything
 from grouprl.training.metrics import batch_metrics, group_numbers, rewards_tensor
 from grouprl.training.prompts import draw_prompts
@@ -27,6 +27,15 @@ from grouprl.types import Group
 
 MISMATCH_NATS = 0.1
 """KL between sampler and trainer from which the run says so: rounding stays far below, also in bfloat16."""
+
+NO_SPREAD = {
+    "all_high": "all right), so nothing was learned; the task is solved, or too easy: take harder prompts",
+    "all_low": "all wrong), so nothing was learned; the task is too hard, or the reward never fires: take easier "
+    "prompts or a larger --group-size, and look at the completions in rollouts/",
+    "single": "one scored completion each), so nothing was learned; see why the reward leaves the others unscored",
+    "unscored": "unscored), so nothing was learned; see why the reward returns None, NaN or raises",
+}
+"""What most groups of a step without spread are → what to say."""
 
 PATIENCE_STEPS = 3
 """Steps without any group with spread after which the run says so."""
@@ -58,13 +67,7 @@ class Trainer:
         self.listener = listener or Listener()
         self.state = state or TrainingState(task_fingerprint=task.fingerprint())
         self.optimizer = make_optimizer(policy, config.optimizer)
-        self.sampling = Sampling(
-            temperature=config.rollout.temperature,
-            top_p=config.rollout.top_p,
-            top_k=config.rollout.top_k,
-            max_new_tokens=config.rollout.max_new_tokens,
-            stop=config.rollout.stop,
-        )
+        self.sampling = sampling_of(config)
         self.prompts = self._encode(task.train)
         self.heldout = self._encode(task.heldout[: config.evaluation.eval_prompts])
         self.reference: Policy | None = None
@@ -81,11 +84,12 @@ class Trainer:
     def run(self) -> None:
         """Train to the last step, then write the final model.
 
-        Whatever stops it early, an interrupt or an error, leaves a checkpoint of the last whole step.
+        An interrupt or an error between two steps leaves a checkpoint of the last one. An error while weights
+        change or records are written (a full disk, say) leaves the checkpoint before it.
 
         Raises:
-            Interrupted: On SIGINT or SIGTERM, with everything saved.
-            RewardError: A reward function raised, with everything saved.
+            Interrupted: On SIGINT or SIGTERM, with the last whole step saved.
+            RewardError: A reward function raised; likewise.
         """
         with self.interrupts:
             try:
@@ -97,14 +101,22 @@ class Trainer:
                     if self.state.step == self.config.steps or (every and self.state.step % every == 0):
                         self._checkpoint()
             except BaseException as error:
-                if not self.mid_step:  # else the weights are between two steps: the last checkpoint stands
-                    try:
-                        self._checkpoint()
-                    except OSError as failed:
-                        error.add_note(f"and no checkpoint could be written: {failed}")
+                self._save_before(error)
                 raise
-            with self.interrupts.deferred(), atomic_dir(self.folder.model_dir, replace=True) as work:
-                save_model(self.policy, work)
+            with suppress(Interrupted), self.interrupts.deferred():  # done: nothing is left to interrupt
+                save_final_model(self.folder, self.policy, step=self.state.step)
+
+    def _save_before(self, error: BaseException) -> None:
+        """Save the last whole step, if the weights are those of one; a failure to must not hide the error."""
+        try:
+            if not self.mid_step:
+                self._checkpoint()
+        except Exception as failed:
+            error.add_note(f"and no checkpoint could be written ({' '.join(str(failed).split())})")
+        if self.saved_step and not isinstance(error, KeyboardInterrupt):
+            error.add_note(
+                f"step {self.saved_step} is saved: go on with grouprl train --resume {self.folder.path}"
+            )
 
     def _step(self) -> None:
         config, step = self.config, self.state.step + 1
@@ -193,7 +205,7 @@ class Trainer:
             **{name: result.metrics.get(name) for name in optional},
             "grad_norm": result.grad_norm,
             "lr": lr,
-            "updated": result.stepped,
+            "updates": result.updates,
             "trained_completions": result.completions,
             "rollout_tokens_per_s": sampled / clock.seconds["rollout"],
             "train_tokens_per_s": result.tokens / clock.seconds["train"],
@@ -264,16 +276,9 @@ class Trainer:
                 "was sampled; with this model use --dtype float32, and report it if it stays"
             )
         if self.state.steps_without_spread and self.state.steps_without_spread % PATIENCE_STEPS == 0:
-            every = "right" if metrics["groups_all_high_share"] > metrics["groups_all_low_share"] else "wrong"
-            advice = (
-                "the task is solved, or too easy: take harder prompts"
-                if every == "right"
-                else "the task is too hard, or the reward never fires: take easier prompts, a larger --group-size, "
-                "or look at the completions in rollouts/"
-            )
+            kind = max(NO_SPREAD, key=lambda kind: float(metrics[f"groups_{kind}_share"]))
             found.append(
-                f"no group had spread for {self.state.steps_without_spread} steps (mostly all {every}), "
-                f"so nothing was learned; {advice}"
+                f"no group had spread for {self.state.steps_without_spread} steps (mostly {NO_SPREAD[kind]}"
             )
         return found
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from grouprl.objectives import loss_denominator, policy_loss, summarise
 from grouprl.objectives.kl import k3
 from grouprl.objectives.ratio import log_ratio
-from grouprl.policy import Policy, Rows, build_rows, completion_logprobs, plan_micro_batches
+from grouprl.policy import Policy, Rows, completion_logprobs, plan_micro_batches
 from grouprl.policy.rows import Member
 from grouprl.training.config import Config, OptimizerConfig
 from grouprl.types import Group
@@ -31,8 +31,9 @@ class UpdateResult:
         grad_norm: Before clipping, of the last update.
         tokens: Tokens that went through forward and backward, padding included.
         completions: Completions that did.
-        stepped: Whether the optimizer stepped; it does not where nothing was scored, or where the gradient
-            was not finite.
+        updates: Optimizer steps made; fewer than asked for where nothing was scored, or where a gradient was
+            not finite.
+        warnings: What went otherwise than asked.
     """
 
     trainer_logprobs_mean: list[float | None]
@@ -40,7 +41,7 @@ class UpdateResult:
     grad_norm: float | None = None
     tokens: int = 0
     completions: int = 0
-    stepped: bool = True
+    updates: int = 0
     warnings: list[str] = field(default_factory=list)
 
 
@@ -120,7 +121,6 @@ def update(
     denominator = _denominator(members, scored, objective.aggregation)
     result = UpdateResult(trainer_logprobs_mean=[None] * len(members), completions=len(active))
     if denominator == 0:
-        result.stepped = False
         result.warnings.append("nothing was scored: no update was made")
         return result
 
@@ -132,7 +132,7 @@ def update(
     for number in range(objective.updates_per_rollout):
         optimizer.zero_grad(set_to_none=True)
         for k, batch in enumerate(plan):
-            rows = _rows(policy, batch)
+            rows = policy.rows(batch)
             logprobs, entropy = completion_logprobs(policy, rows, temperature=config.rollout.temperature)
             loss, metrics = policy_loss(
                 logprobs,
@@ -160,14 +160,16 @@ def update(
                 progress(number * len(plan) + k + 1, objective.updates_per_rollout * len(plan))
         result.grad_norm = _clip_gradient(policy, config.optimizer.max_grad_norm)
         if not math.isfinite(result.grad_norm):
-            result.stepped = False
-            result.warnings.append(f"the gradient's norm is {result.grad_norm}: no update was made")
+            result.warnings.append(
+                f"the gradient's norm is {result.grad_norm}: update {number + 1} was not made"
+            )
             break
         if before_step is not None:
             before_step()
         optimizer.step()
+        result.updates += 1
     optimizer.zero_grad(set_to_none=True)
-    result.metrics = _means(sums, updates=objective.updates_per_rollout)
+    result.metrics = _means(sums, passes=number + 1)
     return result
 
 
@@ -180,15 +182,6 @@ def _denominator(members: Sequence[Member], scored: Sequence[bool], aggregation:
     return int(loss_denominator(mask, aggregation, counted=torch.tensor(scored, dtype=torch.bool)))
 
 
-def _rows(policy: Policy, batch: Sequence[Sequence[Member]]) -> Rows:
-    return build_rows(
-        batch,
-        pad_id=policy.pad_id,
-        share_prefix=policy.prefix_obstacle is None,
-        device=policy.device,
-    )
-
-
 @torch.no_grad()
 def _old_logprobs(
     policy: Policy, plan: Sequence[Sequence[Sequence[Member]]], config: Config
@@ -196,7 +189,7 @@ def _old_logprobs(
     """The trainer's own log-probs before the first of several updates, by completion."""
     old: dict[int, Tensor] = {}
     for batch in plan:
-        rows = _rows(policy, batch)
+        rows = policy.rows(batch)
         logprobs, _ = completion_logprobs(policy, rows, temperature=config.rollout.temperature)
         old.update(zip(rows.indices, logprobs))
     return old
@@ -238,15 +231,15 @@ def _clip_gradient(policy: Policy, max_norm: float) -> float:
     return float(norm)
 
 
-def _means(sums: Mapping[str, Tensor], *, updates: int) -> dict[str, float]:
-    """Means over trained tokens, of all updates; of the first one for the comparison with the sampler."""
+def _means(sums: Mapping[str, Tensor], *, passes: int) -> dict[str, float]:
+    """Means over trained tokens, of all passes over them; of the first one for the comparison with the sampler."""
     if not sums:
         return {"loss": 0.0}
     means = summarise(sums)
-    first = max(means.pop("tokens") / updates, 1.0)
+    first = max(means.pop("tokens") / passes, 1.0)
     means.pop("completions")
     return {
-        "loss": float(sums["loss"]) / updates,
+        "loss": float(sums["loss"]) / passes,
         "kl_sampler_trainer": float(sums["kl_sampler_trainer_sum"]) / first,
         **means,
     }
