@@ -248,9 +248,9 @@ def test_it_can_be_compiled():
         ({"spread_ulps": -1}, "spread_ulps is -1.0, expected a finite number ≥ 0"),
         ({"ddof": 2}, "ddof is 2, expected 0 or 1"),
         ({"ddof": None}, "ddof is None, expected 0 or 1"),
-        ({"baseline": "media"}, "baseline is 'media', expected one of 'mean'; "),
-        ({"scale": "var"}, "scale is 'var', expected one of 'std', 'none'; "),
-        ({"scale": None}, "scale is None, expected one of 'std', 'none'; "),
+        ({"baseline": "media"}, "baseline is 'media', expected one of 'mean', 'leave_one_out', "),
+        ({"scale": "var"}, "scale is 'var', expected one of 'std', 'batch_std', "),
+        ({"scale": None}, "scale is None, expected one of 'std', 'batch_std', "),
     ],
 )
 def test_unusable_options_say_what_is_expected(keywords, message):

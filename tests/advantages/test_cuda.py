@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import grouprl
+from grouprl import advantages
 from grouprl.sampling import informative
 
 pytestmark = [
@@ -35,3 +36,36 @@ def test_the_cpus_bits_without_waiting(dtype, layout):
             torch.cuda.set_sync_debug_mode("default")
         assert torch.equal(got, again)
         assert torch.equal(got.cpu(), want)
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in advantages.names() if advantages.get(n).scope in ("group", "batch")]
+)
+@pytest.mark.parametrize("layout", ["matrix", "flat"])
+def test_every_estimator_without_waiting(name, layout):
+    """The CPU's bits for a group's own; where the batch is summed over, to rounding."""
+    generator = torch.Generator().manual_seed(0)
+    rewards = torch.randint(0, 5, (512, 12), generator=generator) / 4
+    ids = None
+    if layout == "flat":
+        rewards, ids = rewards.flatten(), torch.randint(-99, 99, (512 * 12,), generator=generator)
+    valid = torch.rand(rewards.shape, generator=generator) > 0.1
+    lengths = torch.randint(1, 99, rewards.shape, generator=generator)
+    greedy = torch.randint(0, 2, rewards.shape, generator=generator).float()
+    estimator = advantages.get(name)
+    results = []
+    for device in ("cpu", "cuda"):
+        x, mask, tokens, base = (t.to(device) for t in (rewards, valid, lengths, greedy))
+        groups = None if ids is None else ids.to(device)
+        extras = {"lengths": tokens, "greedy_rewards": base, "max_reward": 1.0, "components": [x, base]}
+        keywords = {key: value for key, value in extras.items() if key in estimator.needs}
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            results.append(estimator(x, groups, valid=mask, **keywords))
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    want, got = results[0], results[1].cpu()
+    if estimator.scope == "group":
+        assert torch.equal(got, want)
+    torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-7)

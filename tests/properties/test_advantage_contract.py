@@ -5,22 +5,19 @@ Expected values come from `exact`, which computes with fractions and 60-digit sq
 
 import contextlib
 import math
-from collections.abc import Iterator
 from decimal import Decimal, localcontext
 from fractions import Fraction
 
 import pytest
 import torch
+from devices import DTYPES, FLOATS, NothingComesBack, device_path, out_dtype
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from grouprl import group_advantages, group_stats, grpo_group_advantages
 from grouprl.sampling import informative
 
-FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-DTYPES = [*FLOATS, torch.int64, torch.int32, torch.uint8, torch.bool]
 SCALES = ["std", "none"]
 ULP = dict.fromkeys(FLOATS, Fraction(1, 2**23)) | {torch.float64: Fraction(1, 2**52)}
 
@@ -53,10 +50,6 @@ def has_spread(scored: list[Fraction], tolerance: Fraction) -> bool:
     while 2 * power <= largest:
         power *= 2
     return max(scored) - min(scored) > tolerance * power
-
-
-def out_dtype(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def values(dtype: torch.dtype) -> st.SearchStrategy[float]:
@@ -106,14 +99,6 @@ def flat(batch: list[torch.Tensor], names: list[int] | None = None) -> tuple[tor
     names = names or list(range(len(batch)))
     ids = torch.cat([torch.full((len(group),), name) for name, group in zip(names, batch)])
     return torch.cat(batch), ids
-
-
-@contextlib.contextmanager
-def device_path() -> Iterator[None]:
-    """The way taken where looking at values would wait: no branch on data, one segment per completion."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.compiler, "is_compiling", lambda: True)
-        yield
 
 
 # ---- 1: no spread is exactly 0 --------------------------------------------------------------------------
@@ -368,21 +353,6 @@ def test_6_scaling_rewards_and_eps_changes_nothing(batch, exponent):
 
 
 # ---- 7: nothing waits for the device, nothing loops over groups ------------------------------------------
-
-
-class NothingComesBack(TorchDispatchMode):
-    """Fails on an operation that reads a device tensor into a host one, and counts the operations."""
-
-    count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += 1
-        out = func(*args, **(kwargs or {}))
-        given_ = [x for x in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-        made = [x for x in torch.utils._pytree.tree_leaves(out) if isinstance(x, torch.Tensor)]
-        if any(x.is_cuda for x in given_) and any(not x.is_cuda for x in made):
-            raise AssertionError(f"{func} copies from the device")
-        return out
 
 
 def everything(

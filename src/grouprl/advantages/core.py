@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, overload
 
 import torch
 from torch import Tensor
 
-from grouprl.advantages.estimators import BASELINES, SCALES, advantages
+from grouprl.advantages.algebra import (
+    BASELINES,
+    SCALES,
+    Options,
+    combine,
+    refuse_negative,
+    refuse_senseless,
+)
+from grouprl.advantages.extras import read_lengths
 from grouprl.advantages.groups import measure
-from grouprl.advantages.inputs import Array, ArrayLike, check_ddof, choose, non_negative, read_rewards
+from grouprl.advantages.inputs import (
+    Array,
+    ArrayLike,
+    Rewards,
+    check_ddof,
+    choose,
+    finite,
+    non_negative,
+    read_rewards,
+)
+from grouprl.errors import InputError
 
 
 @overload
@@ -45,7 +64,7 @@ def grpo_group_advantages(rewards: ArrayLike, eps: float = 1e-6) -> Tensor | Arr
 
     Source: DeepSeekMath, https://arxiv.org/abs/2402.03300, section 4.1.2 (outcome supervision).
     """
-    return _advantages("grpo_group_advantages", rewards, eps=eps)
+    return compute("grpo_group_advantages", rewards, eps=eps)
 
 
 @overload
@@ -58,6 +77,8 @@ def group_advantages(
     eps: float = 1e-6,
     ddof: int = 0,
     valid: ArrayLike | None = None,
+    lengths: ArrayLike | None = None,
+    quantile: float | None = None,
     spread_ulps: float = 4,
 ) -> Array: ...
 @overload
@@ -70,6 +91,8 @@ def group_advantages(
     eps: float = 1e-6,
     ddof: int = 0,
     valid: ArrayLike | None = None,
+    lengths: ArrayLike | None = None,
+    quantile: float | None = None,
     spread_ulps: float = 4,
 ) -> Tensor: ...
 def group_advantages(
@@ -81,6 +104,8 @@ def group_advantages(
     eps: float = 1e-6,
     ddof: int = 0,
     valid: ArrayLike | None = None,
+    lengths: ArrayLike | None = None,
+    quantile: float | None = None,
     spread_ulps: float = 4,
 ) -> Tensor | Array:
     """Advantages over groups of any size, given by id or as the last axis.
@@ -92,11 +117,19 @@ def group_advantages(
             unit. Any real dtype. None (in a list), NaN and infinite rewards are unscored.
         group_ids: Shape (N,): integers of any kind, or hashables such as uuid strings. Groups may be of
             different sizes and interleaved.
-        baseline: "mean", the group's mean.
-        scale: "std", the group's standard deviation; or "none", which divides by nothing (eps is not used).
+        baseline: What is subtracted. The group's "mean", "median" or "quantile"; "leave_one_out", the mean of
+            the other members; "length_weighted", the mean over tokens; or "none", nothing: with scale="none"
+            alone, it leaves the scored rewards as they are, also in a group without spread.
+        scale: What the deviation is divided by. The group's "std", "mean_abs" (mean |R − mean(R)|), "mad"
+            (median |R − median(R)|, at least (max − min) / 32; where it is 0, nothing) or "mean" (rewards ≥ 0
+            only); "batch_std", the std over every scored reward of the call; or "none", nothing (eps is not
+            used). Always of all scored rewards, never of the others alone.
         eps: Added to the scale, in the reward's unit. 0 is safe.
         ddof: The std divides by n − ddof: 0 for the population, 1 for the sample std.
         valid: Boolean, of the rewards' shape. False makes a reward unscored.
+        lengths: Tokens of each completion, of the rewards' shape; for baseline="length_weighted".
+        quantile: For baseline="quantile", the share K of the group that its smallest such reward covers (the
+            inverted CDF, without interpolation); 0.4 if not given.
         spread_ulps: A group whose rewards span at most this many units in the last place of its largest
             |reward| has no spread. The unit is float32's for float32 and narrower rewards, float64's for
             float64 and lists; whole numbers have no tolerance.
@@ -108,12 +141,16 @@ def group_advantages(
 
     Raises:
         InputError: For a single number, complex or ragged rewards; ids or a mask of another length or type;
-            an unknown baseline or scale; an eps or spread_ulps that is negative or not finite; another ddof.
+            an unknown baseline or scale, or a pair without sense; missing or negative lengths; a quantile
+            outside [0, 1]; negative rewards with scale="mean" (off the CPU such a group gets 0 instead, as
+            looking would wait for the device); an eps or spread_ulps that is negative or not finite; another
+            ddof.
 
     Exactly 0 for a group of one, for a group without spread, and where a reward is unscored; the scored ones
     are computed as though the unscored had never been sampled. No rewards: an empty result. Never NaN or
-    infinite: with scale="none" a deviation too large for its dtype becomes the largest number of it. A
-    group's result has the same bits wherever it stands in the batch, in any order, as a row or flat.
+    infinite: with scale="none" or "mad" a deviation too large for its dtype becomes the largest number of it. A
+    group's result has the same bits wherever it stands in the batch, in any order, as a row or flat
+    (with scale="batch_std" it depends on the whole batch).
 
     Example:
         >>> import grouprl, torch
@@ -126,7 +163,7 @@ def group_advantages(
     Source: DeepSeekMath, https://arxiv.org/abs/2402.03300, section 4.1.2; scale="none" is Dr. GRPO,
     https://arxiv.org/abs/2503.20783, section 3.2.
     """
-    return _advantages(
+    return compute(
         "group_advantages",
         rewards,
         group_ids,
@@ -135,11 +172,13 @@ def group_advantages(
         eps=eps,
         ddof=ddof,
         valid=valid,
+        lengths=lengths,
+        quantile=quantile,
         spread_ulps=spread_ulps,
     )
 
 
-def _advantages(
+def compute(
     where: str,
     rewards: ArrayLike,
     group_ids: ArrayLike | None = None,
@@ -149,19 +188,54 @@ def _advantages(
     eps: float = 1e-6,
     ddof: int = 0,
     valid: ArrayLike | None = None,
+    lengths: ArrayLike | None = None,
+    quantile: float | None = None,
     spread_ulps: float = 4,
-) -> Tensor | Array:
+) -> Any:
+    """`group_advantages` under another public name."""
+    refuse_senseless(where, baseline, scale)
     centre, divide = choose(where, "baseline", baseline, BASELINES), choose(where, "scale", scale, SCALES)
     eps = non_negative(where, "eps", eps)
     spread_ulps = non_negative(where, "spread_ulps", spread_ulps)
     check_ddof(where, ddof)
+    options = Options(eps, ddof, _quantile(where, baseline, quantile), spread_ulps)
     batch = read_rewards(where, rewards, group_ids, valid)
+    if baseline == "length_weighted":
+        batch = replace(batch, lengths=read_lengths(where, lengths, batch.values))
     out = batch.precision.out
     if batch.values.numel() == 0:
         return batch.give(torch.zeros_like(batch.values, dtype=out))
+    if centre is None:
+        return batch.give(_scored_rewards(batch))
     parts = []
-    for block in batch.blocks():
-        result = advantages(measure(block, spread_ulps), centre, divide, eps, ddof)
-        parts.append(block.layout.restore(result.to(out)))
-    whole = parts[0] if len(parts) == 1 else torch.cat(parts).view(batch.values.shape)
-    return batch.give(whole)
+    whole = measure(batch.as_one_group(), spread_ulps) if divide.needs_batch else None
+    for block in [batch] if divide.needs_batch else batch.blocks():
+        groups = measure(block, spread_ulps)
+        if whole is not None:
+            groups = replace(groups, batch=whole)
+        if scale == "mean":
+            refuse_negative(where, groups)
+        parts.append(block.layout.restore(combine(groups, centre, divide, options).to(out)))
+    joined = parts[0] if len(parts) == 1 else torch.cat(parts).view(batch.values.shape)
+    return batch.give(joined)
+
+
+def _quantile(where: str, baseline: str, quantile: float | None) -> float:
+    if quantile is None:
+        return 0.4
+    share = finite(where, "quantile", quantile)
+    if baseline != "quantile" or not 0.0 <= share <= 1.0:
+        raise InputError(
+            f"{where}: quantile is {share} with baseline={baseline!r}, expected a share from 0 to 1 with "
+            "baseline='quantile'; set both, or neither"
+        )
+    return share
+
+
+def _scored_rewards(batch: Rewards) -> Tensor:
+    """The rewards themselves, 0 where unscored."""
+    scored = batch.values.isfinite()
+    if batch.valid is not None:
+        scored = scored & batch.valid
+    out = torch.where(scored, batch.values, 0).to(torch.float64)
+    return out.clamp_(-batch.precision.largest, batch.precision.largest).to(batch.precision.out).add_(0.0)

@@ -36,7 +36,10 @@ class Groups:
         has_spread: Whether the rewards of a group differ by more than rounding. An advantage may differ from 0
             only where they do.
         mean_above: mean(R) − min(R), times `scale`.
+        above: R − min(R), times `scale`; 0 where unscored.
         centred: R − mean(R), times `scale`; 0 where unscored.
+        lengths: Each completion's length in tokens, where the estimator asked for them.
+        batch: The whole batch measured as one group, where the scale is the batch's.
     """
 
     layout: Layout
@@ -49,7 +52,10 @@ class Groups:
     ceiling: Float64[Tensor, "*groups"]
     has_spread: Bool[Tensor, "*groups"]
     mean_above: Float64[Tensor, "*groups"]
+    above: Float64[Tensor, "*completions"]
     centred: Float64[Tensor, "*completions"]
+    lengths: Float64[Tensor, "*completions"] | None = None
+    batch: Groups | None = None
 
 
 def measure(rewards: Rewards, spread_ulps: float) -> Groups:
@@ -70,10 +76,10 @@ def measure(rewards: Rewards, spread_ulps: float) -> Groups:
     if precision.rescale:
         scale = unit_scale(torch.maximum(high, -low))
         x, low, high = x * layout.expand(scale), low * scale, high * scale
-    above = _where_scored(scored, x - layout.expand(low))
+    above = where_scored(scored, x - layout.expand(low))
     ceiling = 2.0 * pow2_floor(high - low)
     total = order_free_sum(above, ceiling, count, layout, fine=precision.fine)
-    mean_above = total / _at_least_one(count)
+    mean_above = total / at_least_one(count)
     return Groups(
         layout=layout,
         precision=precision,
@@ -85,7 +91,9 @@ def measure(rewards: Rewards, spread_ulps: float) -> Groups:
         ceiling=ceiling,
         has_spread=exceeds_rounding(low, high, spread_ulps, precision),
         mean_above=mean_above,
-        centred=_where_scored(scored, above - layout.expand(mean_above)),
+        above=above,
+        centred=where_scored(scored, above - layout.expand(mean_above)),
+        lengths=None if rewards.lengths is None else layout.arrange(rewards.lengths),
     )
 
 
@@ -93,7 +101,7 @@ def standard_deviation(groups: Groups, ddof: int) -> Float64[Tensor, "*groups"]:
     """√(Σ(R − mean(R))² / (n − ddof)), times the groups' `scale`; 0 where n ≤ ddof."""
     squares, largest = groups.centred * groups.centred, groups.ceiling * groups.ceiling
     total = order_free_sum(squares, largest, groups.count, groups.layout, fine=groups.precision.fine)
-    return total.div_(_at_least_one(groups.count - ddof)).sqrt_()
+    return total.div_(at_least_one(groups.count - ddof)).sqrt_()
 
 
 def exceeds_rounding(
@@ -125,11 +133,13 @@ def _scored(
     return finite if valid is None else finite & valid
 
 
-def _where_scored(
+def where_scored(
     scored: Bool[Tensor, "*completions"] | None, x: Float64[Tensor, "*completions"]
 ) -> Float64[Tensor, "*completions"]:
+    """x, and 0 where unscored."""
     return x if scored is None else torch.where(scored, x, 0.0)
 
 
-def _at_least_one(count: Tensor | float) -> Tensor | float:
+def at_least_one(count: Tensor | float) -> Tensor | float:
+    """The count, as a divisor."""
     return count.clamp_min(1.0) if isinstance(count, Tensor) else max(count, 1.0)

@@ -68,6 +68,7 @@ class Rewards:
         layout: Which of them form a group.
         precision: What their original type asks for.
         give: Takes a result (any tensor) to the caller's kind.
+        lengths: Each completion's length in tokens, float64; None where nothing asks for it.
     """
 
     values: Tensor
@@ -75,6 +76,7 @@ class Rewards:
     layout: Layout
     precision: Precision
     give: Callable[[Tensor], Any]
+    lengths: Tensor | None = None
 
     def blocks(self) -> list[Rewards]:
         """Parts that hold whole groups. On a CPU blocks of rows that fit its cache, elsewhere one."""
@@ -82,11 +84,21 @@ class Rewards:
             return [self]
         group_size = self.values.shape[-1]
         rows = max(1, BLOCK // group_size)
+
         values = self.values.reshape(-1, group_size).split(rows)
-        if self.valid is None:
-            return [replace(self, values=block) for block in values]
-        valid = self.valid.reshape(-1, group_size).split(rows)
-        return [replace(self, values=block, valid=mask) for block, mask in zip(values, valid)]
+
+        def split(x: Tensor | None) -> Sequence[Tensor | None]:
+            return [None] * len(values) if x is None else x.reshape(-1, group_size).split(rows)
+
+        parts = zip(values, split(self.valid), split(self.lengths))
+        return [replace(self, values=v, valid=m, lengths=n) for v, m, n in parts]
+
+    def as_one_group(self) -> Rewards:
+        """The whole batch as one group, in the caller's order, flat."""
+        n = self.values.numel()
+        valid = None if self.valid is None else self.valid.reshape(n)
+        lengths = None if self.lengths is None else self.lengths.reshape(n)
+        return replace(self, values=self.values.reshape(n), valid=valid, lengths=lengths, layout=Rows(n))
 
 
 def read_rewards(

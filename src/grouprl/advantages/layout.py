@@ -45,6 +45,14 @@ class Layout(Protocol):
     ) -> tuple[Float64[Tensor, "*groups"], Float64[Tensor, "*groups"]]:
         """Smallest and largest scored value of each group; ∞ and −∞ where nothing is scored."""
 
+    def sort(self, x: Float64[Tensor, "*completions"]) -> Float64[Tensor, "*completions"]:
+        """Each group's values in ascending order."""
+
+    def pick(
+        self, x: Float64[Tensor, "*completions"], place: Int64[Tensor, "*groups"]
+    ) -> Float64[Tensor, "*groups"]:
+        """The value at a place (0 is the first) of each group; any value where a group has no members."""
+
     def count(self, scored: Bool[Tensor, "*completions"] | None) -> Float64[Tensor, "*groups"] | float:
         """Number of members of each group, or of its scored ones; a plain number where all groups have it."""
 
@@ -74,6 +82,14 @@ class Rows:
         low = x if scored is None else torch.where(scored, x, torch.inf)
         high = x if scored is None else torch.where(scored, x, -torch.inf)
         return low.amin(-1, keepdim=True), high.amax(-1, keepdim=True)
+
+    def sort(self, x: Float64[Tensor, "*completions"]) -> Float64[Tensor, "*completions"]:
+        return x.sort(-1).values
+
+    def pick(
+        self, x: Float64[Tensor, "*completions"], place: Int64[Tensor, "*groups"]
+    ) -> Float64[Tensor, "*groups"]:
+        return x.gather(-1, place)
 
     def count(self, scored: Bool[Tensor, "*completions"] | None) -> Float64[Tensor, "*groups"] | float:
         return float(self.largest_group) if scored is None else self.sum(scored.to(torch.float64))
@@ -125,6 +141,18 @@ class Segments:
         low = x if scored is None else torch.where(scored, x, torch.inf)
         high = x if scored is None else torch.where(scored, x, -torch.inf)
         return self._reduce(low, "min"), self._reduce(high, "max")
+
+    def sort(self, x: Float64[Tensor, "*completions"]) -> Float64[Tensor, "*completions"]:
+        ascending, by_value = x.sort()
+        _, by_group = self._segment.index_select(0, by_value).sort(stable=True)
+        return ascending.index_select(0, by_group)
+
+    def pick(
+        self, x: Float64[Tensor, "*completions"], place: Int64[Tensor, "*groups"]
+    ) -> Float64[Tensor, "*groups"]:
+        start = self._offsets.narrow(0, 0, place.shape[0])
+        index = (start + place).clamp_max_(x.shape[0] - 1)  # beyond it for groups without members
+        return x.index_select(0, index)
 
     def count(self, scored: Bool[Tensor, "*completions"] | None) -> Float64[Tensor, "*groups"] | float:
         return (

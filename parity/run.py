@@ -1,0 +1,77 @@
+"""Makes an environment for each framework and writes what its own advantage functions give.
+
+    python parity/run.py [NAME ...]
+
+Environments lie in .parity/, recordings in tests/parity/recorded/. A framework that cannot be installed here is
+named at the end, and its recording stays as it was.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+ENVIRONMENTS = ROOT / ".parity"
+RECORDED = ROOT / "tests" / "parity" / "recorded"
+ONE_THREAD = os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+def main(names: list[str]) -> int:
+    frameworks = tomllib.loads((HERE / "frameworks.toml").read_text(encoding="utf-8"))
+    failed = {}
+    for name in names or frameworks:
+        print(f"{name}: {' '.join(frameworks[name]['alone'])}", flush=True)
+        try:
+            python = _environment(name, **frameworks[name])
+            _run(
+                [python, HERE / "extract.py", name, RECORDED / f"{name}.json"],
+                cwd=ENVIRONMENTS,
+                env=ONE_THREAD,
+            )
+        except (subprocess.CalledProcessError, LookupError) as error:
+            failed[name] = error
+    for name, error in failed.items():
+        print(f"{name} was not recorded: {error}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _environment(name: str, alone: list[str], needs: list[str], python: str | None = None) -> Path:
+    """The environment's interpreter. One that is complete is left as it is."""
+    folder = ENVIRONMENTS / name
+    interpreter, done = folder / "bin" / "python", folder / "installed"
+    wanted = " ".join([*alone, *needs])
+    if not (done.exists() and done.read_text(encoding="utf-8") == wanted):
+        _run([_interpreter(python), "-m", "venv", "--clear", folder])
+        pip = [interpreter, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        _run([*pip, *needs])
+        _run([*pip, "--no-deps", *alone])
+        done.write_text(wanted, encoding="utf-8")
+    return interpreter
+
+
+def _interpreter(version: str | None) -> str:
+    """A Python of this version: this one, one on the path, or one that pyenv keeps."""
+    if version is None or version == f"{sys.version_info.major}.{sys.version_info.minor}":
+        return sys.executable
+    kept = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    candidates = [shutil.which(f"python{version}"), *kept.glob(f"{version}.*/bin/python")]
+    for candidate in filter(None, candidates):
+        if subprocess.run([candidate, "--version"], capture_output=True).returncode == 0:  # noqa: S603
+            return str(candidate)
+    raise LookupError(f"it needs Python {version}, and none was found")
+
+
+def _run(command: list[object], **options: object) -> None:
+    subprocess.run([str(part) for part in command], check=True, **options)  # noqa: S603
+
+
+if __name__ == "__main__":
+    ENVIRONMENTS.mkdir(exist_ok=True)
+    (ENVIRONMENTS / ".gitignore").write_text("*\n", encoding="utf-8")
+    sys.exit(main(sys.argv[1:]))
