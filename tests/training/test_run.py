@@ -3,7 +3,9 @@
 import json
 import math
 import random
+import re
 import shutil
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -103,6 +105,13 @@ def test_a_run_leaves_what_the_design_says(make):
     assert first["kl_sampler_trainer"] == pytest.approx(0, abs=1e-6)
 
 
+def test_every_metric_is_documented(make):
+    page = (Path(__file__).parents[2] / "docs" / "records.md").read_text()
+    (first, *_) = train(make(objective={"beta": 0.1})).metrics
+    named = {name.replace("<name>", "lowercase") for name in re.findall(r"`(\w+(?:<name>)?\w*)`", page)}
+    assert set(first) <= named
+
+
 def test_advantages_on_disk_are_those_of_the_rewards_on_disk(make):
     run = train(make())
     frame = pl.read_parquet(run.path / "rollouts" / "step_00001.parquet")
@@ -127,8 +136,6 @@ def test_the_final_model_loads_and_answers(make):
 
 
 def tiny_of(run):
-    from pathlib import Path
-
     return Path(run.config.model)
 
 
@@ -191,8 +198,6 @@ def test_a_run_without_a_checkpoint_starts_again(make):
 
 
 def tiny_path(make):
-    from pathlib import Path
-
     return Path(make("whole")["output_dir"])
 
 
