@@ -214,9 +214,12 @@ def test_another_task_or_seed_cannot_be_resumed(make):
     with pytest.raises(KeyboardInterrupt):
         train(make(), listener=StopAfter(2))
     path = make()["output_dir"]
-    for change in ({"seed": 1}, {"task": "other"}, {"model": "other"}):
+    for change in ({"seed": 1}, {"task": "other"}, {"model": "other"}, {"rollout": {"group_size": 8}}):
         with pytest.raises(ConfigError, match="start a new run to change it"):
             resume(path, overrides=change)
+    text = Path(path, "config.toml").read_text()
+    assert resume(path, overrides={"evaluation": {"eval_every": 1}}).evaluations[-1]["step"] == 4
+    assert Path(path, "config.toml").read_text() == text.replace("eval_every = 0", "eval_every = 1")
 
 
 def test_changed_prompts_cannot_be_resumed(make, tmp_path):
@@ -254,6 +257,38 @@ def test_a_folder_with_a_run_is_refused_and_left_as_it_was(make):
     with pytest.raises(RunError, match="holds a run already"):
         train(make())
     assert {p: p.read_bytes() for p in before} == before
+
+
+def test_a_run_that_failed_before_its_first_record_leaves_its_folder_free(make):
+    """A reward with a slip, mended, and the same command again."""
+    with pytest.raises(RewardError) as caught:
+        train(make(reward=[]), reward=lambda completions: 1 / 0)
+    assert "no step is saved yet: go on with grouprl train --resume" in caught.value.__notes__[-1]
+    assert len(train(make()).metrics) == 4
+
+
+def test_unscored_completions_are_not_right(make):
+    """Half of them unscored, the others right: accuracy is the share of all, not 1."""
+
+    def half(completions):
+        return [1.0 if i % 2 else None for i in range(len(completions))]
+
+    run = train(make(reward=[], steps=1), reward=half)
+    assert run.evaluations[0]["accuracy"] == 0.5
+    assert run.evaluations[0]["unscored_share"] == 0.5
+    assert run.evaluations[0]["reward_mean"] == 1.0
+
+
+@pytest.mark.parametrize("task", [[{"prompt": "a"}], 3, {"prompt": "a"}])
+def test_a_task_of_another_type_is_refused(make, task):
+    with pytest.raises(TaskError, match=f"task is a {type(task).__name__}, expected a Task"):
+        train(make(), task=task)
+
+
+def test_files_of_a_model_take_the_umask(make):
+    run = train(make(steps=1))
+    modes = {p.stat().st_mode & 0o777 for p in run.model_dir.iterdir() if p.name != "grouprl.json"}
+    assert len(modes) == 1
 
 
 def test_nothing_is_left_where_nothing_could_start(make, tmp_path):
@@ -320,7 +355,7 @@ def test_a_task_of_ones_own(make):
     run = train(make(reward=[]), task=task)
     assert run.config.task == "<mine>"
     assert len(run.metrics) == 4
-    with pytest.raises(RunError, match="started with the task <mine> from Python"):
+    with pytest.raises(RunError, match="task <mine> was given from Python"):
         resume(run.path)
 
 
@@ -396,22 +431,6 @@ def test_record_tokens(make):
         == len(row["loss_mask"])
         == row["completion_tokens"]
     )
-
-
-def test_settings_given_on_resuming_are_the_optimizers(make):
-    """Weight decay of a resumed run is the one in its config.toml, not the one in the optimizer's file."""
-
-    class Decay(Listener):
-        def stepped(self, metrics, rows):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(make(), listener=Decay())
-    path = tiny_path(lambda _: make())
-    run = resume(path, overrides={"optimizer": {"weight_decay": 0.5}})
-    saved = torch.load(run.path / "checkpoints/step_00004/optimizer.pt", weights_only=True)
-    assert [g["weight_decay"] for g in saved["param_groups"]] == [0.5, 0.0]
-    assert run.config.optimizer.weight_decay == 0.5
 
 
 def test_a_given_task_takes_the_configured_rewards_and_threshold(make, rewards_file):

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
+from grouprl.cli.options import plural
 from grouprl.records import RunFolder
 from grouprl.report.groups import first_and_last
 from grouprl.report.text import format_groups, sparkline
@@ -16,7 +17,10 @@ ROWS = (
     ("accuracy, greedy", "accuracy_greedy"),
     ("cut off", "truncated_share"),
     ("only a number", "only_number_share"),
+    ("unscored", "unscored_share"),
 )
+ONLY_IF_SOME = ("only_number_share", "unscored_share")
+"""Rows that are left out where both numbers are 0: they do not concern this task."""
 
 
 def print_summary(path: Path, console: Console) -> None:
@@ -35,9 +39,11 @@ def _table(evaluations: list[dict[str, Any]]) -> list[str]:
     if not evaluations:
         return []
     before, after = evaluations[0], evaluations[-1]
-    title = f"held-out ({before['prompts']} problems × {before['samples']})"
+    title = f"held-out ({plural(before['prompts'], 'problem')} × {before['samples']})"
     lines = ["", f"{title:<30}{'before':<22}after"]
     for name, key in ROWS:
+        if key in ONLY_IF_SOME and not before.get(key) and not after.get(key):
+            continue
         lines.append(f"  {name:<28}{_cell(before, key):<22}{_cell(after, key)}")
     return lines
 
@@ -61,6 +67,6 @@ def _curve(metrics: list[dict[str, Any]]) -> list[str]:
     peak = max(m["peak_memory_gib"] for m in metrics)
     return [
         f"reward  {sparkline(rewards, width=60)}  {known[0]:.2f} → {known[-1]:.2f}",
-        f"{len(metrics)} steps in {seconds:.0f} s, peak memory {peak:.2f} GiB",
-        *([f"{unscored} completions were unscored"] if unscored else []),
+        f"{plural(len(metrics), 'step')} in {seconds:.0f} s, peak memory {peak:.2f} GiB",
+        *([f"{plural(unscored, 'completion')} unscored"] if unscored else []),
     ]

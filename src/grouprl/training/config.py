@@ -124,7 +124,8 @@ class Config:
     task: str = "arithmetic"
     """A task's name, or a .jsonl or .parquet file of prompts."""
     reward: tuple[str, ...] = ()
-    """Rewards: names of built-in ones, or module:function. The task's own where none is given."""
+    """Rewards: built-in names (last_number, exact_match, …), file.py:function or module:function. The task's own
+    where none is given."""
     reward_weights: tuple[float, ...] = ()
     """One weight a reward; all 1 where none is given."""
     on_reward_error: Literal["raise", "abstain"] = "raise"
@@ -193,6 +194,8 @@ def config_from_dict(table: Mapping[str, Any], *, where: str = "config") -> Conf
     from pydantic import ValidationError
 
     _refuse_unknown_keys(table, Config, where, "")
+    if isinstance(table.get("reward"), str):
+        table = {**table, "reward": [table["reward"]]}
     if table.get("rollout", {}).get("group_size") == 1:
         raise ConfigError(
             f"{where}: group_size is 1, expected at least 2; a group of one has nothing to be compared with, "
