@@ -18,6 +18,7 @@ import grouprl
 from grouprl.errors import ConfigError, ModelError, RewardError, RunError, TaskError
 from grouprl.tasks import Task, make_rewards
 from grouprl.training import Listener, resume, train
+from grouprl.training.checkpoint import DamagedCheckpoint, read_state
 from grouprl.types import Prompt
 
 CONFIG = {
@@ -249,6 +250,41 @@ def test_a_damaged_checkpoint_is_passed_over_and_said(make):
     assert notes.step == 2
     assert "optimizer.pt is damaged" in notes.notes[0]
     assert timeless(run.metrics) == timeless(train(make("whole")).metrics)
+
+
+@pytest.mark.parametrize(
+    "change", [('"position": 9', '"position": 8'), ('"step": 3', '"step": 2'), ('"step": 3', '"step": "3"')]
+)
+def test_a_state_that_was_changed_is_damage(make, change):
+    with pytest.raises(KeyboardInterrupt):
+        train(make(checkpoint={"checkpoint_every": 1}), listener=StopAfter(3))
+    state = Path(make()["output_dir"]) / "checkpoints" / "step_00003" / "state.json"
+    text = state.read_text()
+    assert change[0] in text
+    state.write_text(text.replace(*change))
+    with pytest.raises(DamagedCheckpoint, match=r"state\.json is damaged"):
+        read_state(state.parent)
+    assert timeless(resume(make()["output_dir"]).metrics) == timeless(train(make("whole")).metrics)
+
+
+def test_a_checkpoint_of_another_version_is_kept(make, monkeypatch):
+    with pytest.raises(KeyboardInterrupt):
+        train(make(), listener=StopAfter(3))
+    path = Path(make()["output_dir"])
+    before = (path / "checkpoints/step_00003/state.json").read_bytes()
+    monkeypatch.setattr("grouprl.training.checkpoint.STATE_VERSION", 2)
+    with pytest.raises(RunError, match="a checkpoint of version 1, expected 2"):
+        resume(path)
+    assert (path / "checkpoints/step_00003/state.json").read_bytes() == before
+
+
+def test_rewards_as_large_as_they_come(make):
+    def huge(completions):
+        return [1.7e308 if i % 2 else -1.7e308 for i in range(len(completions))]
+
+    run = train(make(reward=[], steps=1), reward=huge)
+    assert run.metrics[0]["reward_mean"] == 0
+    assert run.metrics[0]["reward_std"] == pytest.approx(1.7e308)
 
 
 def test_a_folder_with_a_run_is_refused_and_left_as_it_was(make):

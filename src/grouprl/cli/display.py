@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -30,11 +31,20 @@ STAGES = {
 }
 
 
+class SteadyConsole(Console):
+    """A console whose reader may go away (`grouprl train | head`): the run goes on, where rich would exit."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), self.file.fileno())
+
+
 class Display(Listener):
     """A listener that prints. Off a terminal it writes plain lines and no bar."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(markup=False, highlight=False, emoji=False)
+        self.console = console or SteadyConsole(markup=False, highlight=False, emoji=False)
         self.path: Path | None = None
         self.saved_step = 0
         self._config: Config | None = None
@@ -67,11 +77,7 @@ class Display(Listener):
 
     def line(self, text: str = "") -> None:
         """A line that stays."""
-        try:
-            self.console.print(text, soft_wrap=True)
-            self.console.file.flush()
-        except OSError:  # whoever read our output has gone; the run goes on
-            self.console.quiet = True
+        self.console.print(text, soft_wrap=True)
 
     def loading(self, model: str) -> None:
         if self._progress is not None:
@@ -83,7 +89,7 @@ class Display(Listener):
         self.line(f"{safe_text(config.model)} on {safe_text(config.task)}, {machine}")
         self.line(
             f"{rollout.prompts_per_step} prompts × {rollout.group_size} completions of at most "
-            f"{rollout.max_new_tokens} tokens a step, {config.steps} steps, into {path}"
+            f"{rollout.max_new_tokens} tokens a step, {config.steps} steps, into {safe_text(str(path))}"
         )
         for note in notes:
             self.line(f"note: {safe_text(note)}")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any, Literal
 
 from grouprl.policy import EncodedPrompt, Policy
 from grouprl.rollout import Sampling, generate
 from grouprl.tasks import Scores, Task, score
 from grouprl.tasks.builtin_rewards import only_number
-from grouprl.training.statistics import accuracy_interval, pass_at_k
+from grouprl.training.statistics import accuracy_interval, mean, pass_at_k
 from grouprl.types import Group
 
 
@@ -109,23 +108,17 @@ def evaluate(
         "accuracy_high": high,
         "accuracy_greedy": None
         if nothing_scored
-        else _mean([r is not None and r >= task.success_reward for r in greedy.rewards]),
-        "reward_mean": _mean(rewards),
-        "truncated_share": _mean([c.finish_reason == "length" for c in completions]),
-        "only_number_share": _mean(only_number([c.text for c in completions])),
-        "unscored_share": _mean([r is None for r in scores.rewards]),
+        else mean([r is not None and r >= task.success_reward for r in greedy.rewards]),
+        "reward_mean": mean(rewards),
+        "truncated_share": mean([c.finish_reason == "length" for c in completions]),
+        "only_number_share": mean(only_number([c.text for c in completions])),
+        "unscored_share": mean([r is None for r in scores.rewards]),
         "reward_errors": scores.errors + greedy.errors,
-        "completion_tokens_mean": _mean([len(c.token_ids) for c in completions]),
+        "completion_tokens_mean": mean([len(c.token_ids) for c in completions]),
         "prompts": len(prompts),
         "samples": samples,
         "seconds": time.perf_counter() - start,
     }
     for k in ks:
-        record[f"pass_at_{k}"] = (
-            None if nothing_scored else _mean([pass_at_k(samples, c, k) for c in correct])
-        )
+        record[f"pass_at_{k}"] = None if nothing_scored else mean([pass_at_k(samples, c, k) for c in correct])
     return Evaluation(record, groups, scores)
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return fmean(values) if values else None

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,13 @@ from grouprl.errors import ConfigError, RunError, TaskError
 from grouprl.policy import load_policy
 from grouprl.records import RunFolder, atomic_write
 from grouprl.tasks import Reward, RewardLike, Task, check_rewards, load, make_rewards
-from grouprl.training.checkpoint import TrainingState, final_model_step, load_optimizer, read_state
+from grouprl.training.checkpoint import (
+    DamagedCheckpoint,
+    TrainingState,
+    final_model_step,
+    load_optimizer,
+    read_state,
+)
 from grouprl.training.config import Config, check_config, config_from_dict, config_to_toml, read_config
 from grouprl.training.events import Listener
 from grouprl.training.machine import describe_machine
@@ -98,6 +105,7 @@ def train(
                 (folder.path / "run.lock").unlink(missing_ok=True)
                 folder.path.rmdir()  # only where nothing else is in it
             raise
+        folder.cut_after(0)  # what a run that failed at once may have left
         atomic_write(folder.config_path, config_to_toml(resolved).encode())
         trainer.freeze_reference()
         _start(trainer, notes=[])
@@ -208,8 +216,8 @@ def _newest_checkpoint(folder: RunFolder) -> tuple[Path | None, TrainingState | 
         path = folder.checkpoint_path(step)
         try:
             return path, read_state(path), [*notes, f"going on after step {step}"]
-        except RunError as error:
-            notes.append(str(error))
+        except DamagedCheckpoint as error:
+            notes.append(f"{error}; taking the one before it")
     if steps:
         raise RunError(f"{folder.path}: no checkpoint is intact ({notes[0]}); start a new run")
     return None, None, ["there is no checkpoint yet: starting from the first step"]
@@ -275,10 +283,14 @@ def _reward_names(reward: RewardLike | Sequence[RewardLike]) -> tuple[str, ...]:
 def _create_folder(config: Config, task: Task) -> RunFolder:
     if config.output_dir is not None:
         return RunFolder.create(config.output_dir)
-    number = 1
-    while (path := Path("runs") / f"{task.name}-{number}").exists():
-        number += 1
-    return RunFolder.create(path)
+    for number in count(1):
+        path = Path("runs") / f"{task.name}-{number}"
+        try:
+            path.mkdir(parents=True)  # taken at once, so that two starts never take the same one
+        except FileExistsError:
+            continue
+        return RunFolder.create(path)
+    raise AssertionError("unreachable")
 
 
 def _start(trainer: Trainer, *, notes: Sequence[str]) -> None:
