@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _STEP = re.compile(r"step_(\d{5,})")
 _STEP_FILE = re.compile(r"step_(\d{5,})\.parquet")
-_OWN_FILES = ("config.toml", "metrics.jsonl", "evaluations.jsonl", "model")
+_OWN_FILES = ("config.toml", "metrics.jsonl", "evaluations.jsonl", "model", "report.html", "probe")
 
 
 class RunFolder:
