@@ -144,6 +144,45 @@ def test_a_reward_that_raises_later_says_what_is_saved(train, tmp_path, capsys):
     assert "step 2 is saved: go on with grouprl train --resume runs/arithmetic-1" in line
 
 
+def test_sys_exit_in_a_reward_is_not_a_finished_run(train, tmp_path, capsys):
+    (tmp_path / "quits.py").write_text("import sys\ndef quits(completions):\n    sys.exit(0)\n")
+    assert "sys.exit(0) was called" in fails(capsys, [*train[:-1], "quits.py:quits"], code=1)
+
+
+def test_a_terminal_that_is_not_utf8_does_not_stop_a_run(train):
+    done = subprocess.run(
+        [sys.executable, "-m", "grouprl.cli.main", *train],
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_reader_that_goes_away_does_not_stop_a_run(train):
+    command = " ".join([sys.executable, "-m grouprl.cli.main", *train, "| head -1"])
+    subprocess.run(["bash", "-c", command], capture_output=True, check=True)
+    assert (Path("runs/arithmetic-1/model") / "grouprl.json").exists()
+
+
+def test_a_full_disk_while_saving_is_one_line(train, capsys, monkeypatch):
+    """torch says it its own way: a RuntimeError."""
+
+    def full(*arguments, **keywords):
+        raise RuntimeError("[enforce fail at inline_container.cc:672]\n. unexpected pos 64 vs 0")
+
+    monkeypatch.setattr("torch.save", full)
+    assert "is the disk full?" in fails(capsys, train, code=1)
+
+
+def test_a_page_that_cannot_be_written_is_a_warning(train, capsys):
+    Path("out").mkdir()
+    Path("out/report.html").mkdir()
+    assert main([*train, "--output-dir", "out"]) == 0
+    Path("out/report.html/report.html").unlink()
+    assert Path("out/model/grouprl.json").exists()
+
+
 def test_help_and_version(capsys):
     assert main([]) == main(["--help"]) == main(["--version"]) == 0
     out = capsys.readouterr().out

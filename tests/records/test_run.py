@@ -64,6 +64,16 @@ def test_a_start_that_failed_before_its_first_write_can_be_repeated(tmp_path):
     RunFolder.create(tmp_path)
 
 
+def test_a_run_that_failed_before_its_first_record_leaves_its_folder_free(tmp_path):
+    run = RunFolder.create(tmp_path)
+    run.lock().release()
+    run.config_path.write_text("steps = 1")
+    RunFolder.create(tmp_path)
+    run.metrics_path.write_text("{}\n")
+    with pytest.raises(RunError, match="holds a run already"):
+        RunFolder.create(tmp_path)
+
+
 @pytest.mark.parametrize(
     "held", ["config.toml", "metrics.jsonl", "rollouts/step_00001.parquet", "checkpoints/x", "model/w"]
 )

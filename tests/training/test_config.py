@@ -24,6 +24,10 @@ def test_toml_round_trip():
     assert config_from_dict(tomllib.loads(config_to_toml(Config()))) == Config()
 
 
+def test_one_reward_may_be_a_text():
+    assert config_from_dict({"reward": "a.py:f"}).reward == ("a.py:f",)
+
+
 def test_what_is_not_named_keeps_its_default(tmp_path):
     path = tmp_path / "c.toml"
     path.write_text("steps = 3\n[optimizer]\nlr = 1\n")
@@ -58,7 +62,7 @@ def test_what_is_not_named_keeps_its_default(tmp_path):
             {"objective": {"aggregation": "mean"}},
             "aggregation is 'mean', expected 'sequence_mean' or 'token_mean'",
         ),
-        ({"reward": "f"}, "reward is 'f'"),
+        ({"reward": 3}, "reward is 3"),
     ],
 )
 def test_what_cannot_be_used(table, message):

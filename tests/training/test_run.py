@@ -3,7 +3,9 @@
 import json
 import math
 import random
+import re
 import shutil
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -16,6 +18,7 @@ import grouprl
 from grouprl.errors import ConfigError, ModelError, RewardError, RunError, TaskError
 from grouprl.tasks import Task, make_rewards
 from grouprl.training import Listener, resume, train
+from grouprl.training.checkpoint import DamagedCheckpoint, read_state
 from grouprl.types import Prompt
 
 CONFIG = {
@@ -103,6 +106,13 @@ def test_a_run_leaves_what_the_design_says(make):
     assert first["kl_sampler_trainer"] == pytest.approx(0, abs=1e-6)
 
 
+def test_every_metric_is_documented(make):
+    page = (Path(__file__).parents[2] / "docs" / "records.md").read_text()
+    (first, *_) = train(make(objective={"beta": 0.1})).metrics
+    named = {name.replace("<name>", "lowercase") for name in re.findall(r"`(\w+(?:<name>)?\w*)`", page)}
+    assert set(first) <= named
+
+
 def test_advantages_on_disk_are_those_of_the_rewards_on_disk(make):
     run = train(make())
     frame = pl.read_parquet(run.path / "rollouts" / "step_00001.parquet")
@@ -127,8 +137,6 @@ def test_the_final_model_loads_and_answers(make):
 
 
 def tiny_of(run):
-    from pathlib import Path
-
     return Path(run.config.model)
 
 
@@ -191,8 +199,6 @@ def test_a_run_without_a_checkpoint_starts_again(make):
 
 
 def tiny_path(make):
-    from pathlib import Path
-
     return Path(make("whole")["output_dir"])
 
 
@@ -209,9 +215,12 @@ def test_another_task_or_seed_cannot_be_resumed(make):
     with pytest.raises(KeyboardInterrupt):
         train(make(), listener=StopAfter(2))
     path = make()["output_dir"]
-    for change in ({"seed": 1}, {"task": "other"}, {"model": "other"}):
+    for change in ({"seed": 1}, {"task": "other"}, {"model": "other"}, {"rollout": {"group_size": 8}}):
         with pytest.raises(ConfigError, match="start a new run to change it"):
             resume(path, overrides=change)
+    text = Path(path, "config.toml").read_text()
+    assert resume(path, overrides={"evaluation": {"eval_every": 1}}).evaluations[-1]["step"] == 4
+    assert Path(path, "config.toml").read_text() == text.replace("eval_every = 0", "eval_every = 1")
 
 
 def test_changed_prompts_cannot_be_resumed(make, tmp_path):
@@ -243,12 +252,79 @@ def test_a_damaged_checkpoint_is_passed_over_and_said(make):
     assert timeless(run.metrics) == timeless(train(make("whole")).metrics)
 
 
+@pytest.mark.parametrize(
+    "change", [('"position": 9', '"position": 8'), ('"step": 3', '"step": 2'), ('"step": 3', '"step": "3"')]
+)
+def test_a_state_that_was_changed_is_damage(make, change):
+    with pytest.raises(KeyboardInterrupt):
+        train(make(checkpoint={"checkpoint_every": 1}), listener=StopAfter(3))
+    state = Path(make()["output_dir"]) / "checkpoints" / "step_00003" / "state.json"
+    text = state.read_text()
+    assert change[0] in text
+    state.write_text(text.replace(*change))
+    with pytest.raises(DamagedCheckpoint, match=r"state\.json is damaged"):
+        read_state(state.parent)
+    assert timeless(resume(make()["output_dir"]).metrics) == timeless(train(make("whole")).metrics)
+
+
+def test_a_checkpoint_of_another_version_is_kept(make, monkeypatch):
+    with pytest.raises(KeyboardInterrupt):
+        train(make(), listener=StopAfter(3))
+    path = Path(make()["output_dir"])
+    before = (path / "checkpoints/step_00003/state.json").read_bytes()
+    monkeypatch.setattr("grouprl.training.checkpoint.STATE_VERSION", 2)
+    with pytest.raises(RunError, match="a checkpoint of version 1, expected 2"):
+        resume(path)
+    assert (path / "checkpoints/step_00003/state.json").read_bytes() == before
+
+
+def test_rewards_as_large_as_they_come(make):
+    def huge(completions):
+        return [1.7e308 if i % 2 else -1.7e308 for i in range(len(completions))]
+
+    run = train(make(reward=[], steps=1), reward=huge)
+    assert run.metrics[0]["reward_mean"] == 0
+    assert run.metrics[0]["reward_std"] == pytest.approx(1.7e308)
+
+
 def test_a_folder_with_a_run_is_refused_and_left_as_it_was(make):
     run = train(make())
     before = {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file() and p.name != "run.lock"}
     with pytest.raises(RunError, match="holds a run already"):
         train(make())
     assert {p: p.read_bytes() for p in before} == before
+
+
+def test_a_run_that_failed_before_its_first_record_leaves_its_folder_free(make):
+    """A reward with a slip, mended, and the same command again."""
+    with pytest.raises(RewardError) as caught:
+        train(make(reward=[]), reward=lambda completions: 1 / 0)
+    assert "no step is saved yet: go on with grouprl train --resume" in caught.value.__notes__[-1]
+    assert len(train(make()).metrics) == 4
+
+
+def test_unscored_completions_are_not_right(make):
+    """Half of them unscored, the others right: accuracy is the share of all, not 1."""
+
+    def half(completions):
+        return [1.0 if i % 2 else None for i in range(len(completions))]
+
+    run = train(make(reward=[], steps=1), reward=half)
+    assert run.evaluations[0]["accuracy"] == 0.5
+    assert run.evaluations[0]["unscored_share"] == 0.5
+    assert run.evaluations[0]["reward_mean"] == 1.0
+
+
+@pytest.mark.parametrize("task", [[{"prompt": "a"}], 3, {"prompt": "a"}])
+def test_a_task_of_another_type_is_refused(make, task):
+    with pytest.raises(TaskError, match=f"task is a {type(task).__name__}, expected a Task"):
+        train(make(), task=task)
+
+
+def test_files_of_a_model_take_the_umask(make):
+    run = train(make(steps=1))
+    modes = {p.stat().st_mode & 0o777 for p in run.model_dir.iterdir() if p.name != "grouprl.json"}
+    assert len(modes) == 1
 
 
 def test_nothing_is_left_where_nothing_could_start(make, tmp_path):
@@ -315,7 +391,7 @@ def test_a_task_of_ones_own(make):
     run = train(make(reward=[]), task=task)
     assert run.config.task == "<mine>"
     assert len(run.metrics) == 4
-    with pytest.raises(RunError, match="started with the task <mine> from Python"):
+    with pytest.raises(RunError, match="task <mine> was given from Python"):
         resume(run.path)
 
 
@@ -391,22 +467,6 @@ def test_record_tokens(make):
         == len(row["loss_mask"])
         == row["completion_tokens"]
     )
-
-
-def test_settings_given_on_resuming_are_the_optimizers(make):
-    """Weight decay of a resumed run is the one in its config.toml, not the one in the optimizer's file."""
-
-    class Decay(Listener):
-        def stepped(self, metrics, rows):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(make(), listener=Decay())
-    path = tiny_path(lambda _: make())
-    run = resume(path, overrides={"optimizer": {"weight_decay": 0.5}})
-    saved = torch.load(run.path / "checkpoints/step_00004/optimizer.pt", weights_only=True)
-    assert [g["weight_decay"] for g in saved["param_groups"]] == [0.5, 0.0]
-    assert run.config.optimizer.weight_decay == 0.5
 
 
 def test_a_given_task_takes_the_configured_rewards_and_threshold(make, rewards_file):

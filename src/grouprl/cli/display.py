@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,13 +13,14 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
+from grouprl.cli.options import plural
 from grouprl.report.text import safe_text
 from grouprl.training import Config, Listener
 
-HEADER = "     step  reward  spread  teach right wrong    cut  tokens   tok/s     left"
+HEADER = "     step  reward  spread  teach  high   low other    cut  tokens   tok/s     left"
 LEGEND = (
-    "reward: mean · spread: standard deviation within groups · teach, right, wrong: groups with spread, all right, "
-    "all wrong · cut: completions cut off"
+    "reward: mean · spread: standard deviation within groups · cut: completions cut off\n"
+    "groups: teach: rewards differ · high, low: all right, all not · other: one or none scored"
 )
 STAGES = {
     "rollout": "sampling",
@@ -28,15 +31,25 @@ STAGES = {
 }
 
 
+class SteadyConsole(Console):
+    """A console whose reader may go away (`grouprl train | head`): the run goes on, where rich would exit."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), self.file.fileno())
+
+
 class Display(Listener):
     """A listener that prints. Off a terminal it writes plain lines and no bar."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(markup=False, highlight=False, emoji=False)
+        self.console = console or SteadyConsole(markup=False, highlight=False, emoji=False)
         self.path: Path | None = None
         self.saved_step = 0
         self._config: Config | None = None
         self._seconds: list[float] = []
+        self._warned: set[str] = set()
         self._progress: Progress | None = None
         self._run_task: TaskID | None = None
         self._stage_task: TaskID | None = None
@@ -65,7 +78,6 @@ class Display(Listener):
     def line(self, text: str = "") -> None:
         """A line that stays."""
         self.console.print(text, soft_wrap=True)
-        self.console.file.flush()
 
     def loading(self, model: str) -> None:
         if self._progress is not None:
@@ -77,7 +89,7 @@ class Display(Listener):
         self.line(f"{safe_text(config.model)} on {safe_text(config.task)}, {machine}")
         self.line(
             f"{rollout.prompts_per_step} prompts × {rollout.group_size} completions of at most "
-            f"{rollout.max_new_tokens} tokens a step, {config.steps} steps, into {path}"
+            f"{rollout.max_new_tokens} tokens a step, {config.steps} steps, into {safe_text(str(path))}"
         )
         for note in notes:
             self.line(f"note: {safe_text(note)}")
@@ -88,9 +100,9 @@ class Display(Listener):
         description = STAGES.get(name, name)
         if self._progress is not None and self._stage_task is not None:
             self._progress.update(self._stage_task, description=description, completed=done, total=total)
-        elif name == "evaluation" and (done == total or time.monotonic() - self._quiet_since > 30):
+        elif self._progress is None and name == "evaluation" and time.monotonic() - self._quiet_since > 30:
             self._quiet_since = time.monotonic()
-            self.line(f"{description}: {done}/{total} completions")
+            self.line(f"evaluating: {done} of {total} completions sampled")
 
     def stepped(self, metrics: Mapping[str, Any], rows: Mapping[str, Sequence[Any]]) -> None:
         config = self._config
@@ -102,19 +114,19 @@ class Display(Listener):
         self._seconds.append(metrics["seconds_step"])
         left = _left(self._seconds, config.steps - metrics["step"])
         groups = metrics["groups"]
-        shares = [
+        teach, high, low = (
             round(metrics[f"groups_{kind}_share"] * groups) for kind in ("informative", "all_high", "all_low")
-        ]
+        )
         self.line(
             f"{metrics['step']:>5}/{config.steps:<3}  {_number(metrics['reward_mean']):>6}  "
-            f"{_number(metrics['reward_group_std']):>6}  {shares[0]:>5} {shares[1]:>5} {shares[2]:>5}  "
+            f"{_number(metrics['reward_group_std']):>6}  "
+            f"{teach:>5} {high:>5} {low:>5} {groups - teach - high - low:>5}  "
             f"{_percent(metrics['truncated_share']):>5}  {metrics['completion_tokens_mean']:>6.1f}  "
             f"{metrics['rollout_tokens_per_s']:>6.0f}  {left:>7}"
         )
         if self._progress is not None and self._run_task is not None:
-            dead = groups - shares[0]
             note = (
-                f"{left} left · reward {_number(metrics['reward_mean'])} · {dead} of {groups} groups dead · "
+                f"{left} left · reward {_number(metrics['reward_mean'])} · {teach} of {groups} groups teach · "
                 f"{metrics['rollout_tokens_per_s']:.0f} tok/s"
             )
             self._progress.update(self._run_task, completed=metrics["step"], note=note)
@@ -123,11 +135,15 @@ class Display(Listener):
         self.line(
             f"held-out after step {evaluation['step']}: accuracy {_percent(evaluation['accuracy'])} sampled, "
             f"{_percent(evaluation['accuracy_greedy'])} greedy "
-            f"({evaluation['prompts']} problems × {evaluation['samples']})"
+            f"({plural(evaluation['prompts'], 'problem')} × {evaluation['samples']})"
         )
 
     def warned(self, message: str) -> None:
-        self.line(f"warning: {safe_text(message)}")
+        """Each kind once: the table shows that it goes on."""
+        kind = re.sub(r"\d+", "", message)[:60]
+        if kind not in self._warned:
+            self._warned.add(kind)
+            self.line(f"warning: {safe_text(message)}")
 
     def checkpointed(self, step: int, path: Path) -> None:
         self.saved_step = step

@@ -55,13 +55,17 @@ class EvalArguments:
     k: tuple[int, ...] = (1,)
     """Which pass@k to estimate; each at most --samples."""
     temperature: float | None = None
-    """The run's own for a run, else 1. So with the options below."""
+    """The run's own for a run, else 1."""
     top_p: float | None = None
+    """The run's own for a run, else 1: all tokens."""
     top_k: int | None = None
+    """The run's own for a run, else 0: all tokens."""
     max_new_tokens: int | None = None
+    """The run's own for a run, else 16."""
     success_reward: float | None = None
     """A completion with at least this reward is right."""
     seed: int = 0
+    """Of the samples: the same seed draws the same random numbers for every model."""
     device: str = "auto"
     show: int = 3
     """Prompts whose completions are printed."""

@@ -28,6 +28,9 @@ grouprl COMMAND --help explains each; grouprl --version names the version."""
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 must not stop a run
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or given[0] in ("-h", "--help", "help"):
         print(USAGE)
@@ -52,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(f"{error.name} is not installed; pip install 'grouprl[train]'", code=2)
     except KeyboardInterrupt:
         return 130
+    except RecursionError:
+        return _fail("something given is nested too deeply; flatten it", code=2)
     except BrokenPipeError:  # the reader of our output has gone
         sys.stderr.close()
         return 1

@@ -38,8 +38,13 @@ def parse(kind: type[T], arguments: Sequence[str], *, prog: str, description: st
         if stopped.code in (0, None):
             raise
         raise ConfigError(
-            f"{prog}: {_one_line(complaint.getvalue())}; {prog} --help lists the options"
+            f"{prog.split()[-1]}: {_one_line(complaint.getvalue())}; {prog} --help lists the options"
         ) from None
+
+
+def plural(count: int, what: str) -> str:
+    """ "1 problem", "2 problems"."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _one_line(box: str) -> str:

@@ -7,16 +7,20 @@ from typing import Any
 
 from rich.console import Console
 
+from grouprl.cli.options import plural
 from grouprl.records import RunFolder
 from grouprl.report.groups import first_and_last
-from grouprl.report.text import format_groups, sparkline
+from grouprl.report.text import format_groups, safe_text, sparkline
 
 ROWS = (
     ("accuracy, sampled", "accuracy"),
     ("accuracy, greedy", "accuracy_greedy"),
     ("cut off", "truncated_share"),
     ("only a number", "only_number_share"),
+    ("unscored", "unscored_share"),
 )
+ONLY_IF_SOME = ("only_number_share", "unscored_share")
+"""Rows that are left out where both numbers are 0: they do not concern this task."""
 
 
 def print_summary(path: Path, console: Console) -> None:
@@ -28,16 +32,18 @@ def print_summary(path: Path, console: Console) -> None:
     for _, groups in first_and_last(run, 1):
         console.print(format_groups(groups[0], width=min(console.width, 100)), soft_wrap=True)
         console.print("")
-    console.print(f"model   {run.model_dir}", soft_wrap=True)
+    console.print(f"model   {safe_text(str(run.model_dir))}", soft_wrap=True)
 
 
 def _table(evaluations: list[dict[str, Any]]) -> list[str]:
     if not evaluations:
         return []
     before, after = evaluations[0], evaluations[-1]
-    title = f"held-out ({before['prompts']} problems × {before['samples']})"
+    title = f"held-out ({plural(before['prompts'], 'problem')} × {before['samples']})"
     lines = ["", f"{title:<30}{'before':<22}after"]
     for name, key in ROWS:
+        if key in ONLY_IF_SOME and not before.get(key) and not after.get(key):
+            continue
         lines.append(f"  {name:<28}{_cell(before, key):<22}{_cell(after, key)}")
     return lines
 
@@ -56,11 +62,11 @@ def _curve(metrics: list[dict[str, Any]]) -> list[str]:
     known = [r for r in rewards if r is not None]
     if not known:
         return []
-    unscored = sum(round(m["unscored_share"] * m["completions"]) for m in metrics)
-    seconds = sum(m["seconds_step"] for m in metrics)
-    peak = max(m["peak_memory_gib"] for m in metrics)
+    unscored = sum(round(m.get("unscored_share", 0) * m.get("completions", 0)) for m in metrics)
+    seconds = sum(m.get("seconds_step", 0) for m in metrics)
+    peak = max(m.get("peak_memory_gib", 0) for m in metrics)
     return [
         f"reward  {sparkline(rewards, width=60)}  {known[0]:.2f} → {known[-1]:.2f}",
-        f"{len(metrics)} steps in {seconds:.0f} s, peak memory {peak:.2f} GiB",
-        *([f"{unscored} completions were unscored"] if unscored else []),
+        f"{plural(len(metrics), 'step')} in {seconds:.0f} s, peak memory {peak:.2f} GiB",
+        *([f"{plural(unscored, 'completion')} unscored"] if unscored else []),
     ]

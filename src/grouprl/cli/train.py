@@ -15,9 +15,9 @@ import tyro
 from grouprl.cli.display import Display
 from grouprl.cli.options import parse
 from grouprl.cli.summary import print_summary
-from grouprl.errors import ConfigError
+from grouprl.errors import ConfigError, GrouprlError, RewardError
 from grouprl.records import RunFolder
-from grouprl.report import write_report
+from grouprl.report import safe_text, write_report
 from grouprl.training import Config, config_from_dict, read_config, resume, train
 
 DESCRIPTION = """Train a language model with GRPO: for each prompt the policy samples a group of completions, a reward
@@ -61,6 +61,8 @@ def train_command(arguments: Sequence[str]) -> int:
                 run = resume(given.resume, overrides=dataclasses.asdict(config), listener=display)
             except KeyboardInterrupt as stop:
                 return _interrupted(display, stop)
+            except SystemExit as stop:
+                raise _exited(stop) from stop
     else:
         config = (
             _parse(arguments, read_config(given.config_file)).config if given.config_file else given.config
@@ -70,8 +72,9 @@ def train_command(arguments: Sequence[str]) -> int:
                 run = train(config, listener=display)
             except KeyboardInterrupt as stop:
                 return _interrupted(display, stop)
-    print_summary(run.path, display.console)
-    display.line(f"report  {write_report(run.path)}")
+            except SystemExit as stop:
+                raise _exited(stop) from stop
+    _conclude(run.path, display)
     return 0
 
 
@@ -83,6 +86,26 @@ def _parse(arguments: Sequence[str], default: Config) -> TrainArguments:
         description=DESCRIPTION,
         default=TrainArguments(config=default),
     )
+
+
+def _conclude(path: Path, display: Display) -> None:
+    """Summary and page. The model is saved by now, so what keeps them from being made is only a warning."""
+    try:
+        print_summary(path, display.console)
+        display.line(f"report  {safe_text(str(write_report(path)))}")
+    except (GrouprlError, OSError) as error:
+        display.line(
+            f"warning: the run is done and its model saved, but not all can be shown: {safe_text(str(error))}"
+        )
+
+
+def _exited(stop: SystemExit) -> RewardError:
+    error = RewardError(
+        f"sys.exit({stop.code!r}) was called during the run, most likely by a reward function; raise instead"
+    )
+    for note in getattr(stop, "__notes__", []):
+        error.add_note(note)
+    return error
 
 
 def _interrupted(display: Display, stop: KeyboardInterrupt) -> int:

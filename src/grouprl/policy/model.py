@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,6 +161,10 @@ class Policy:
         with quiet_transformers():
             self.model.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
+        mask = os.umask(0)
+        os.umask(mask)
+        for path in folder.iterdir():  # safetensors leaves its file to its owner alone
+            path.chmod(0o666 & ~mask)
 
     def hidden_states(
         self,

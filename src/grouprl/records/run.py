@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _STEP = re.compile(r"step_(\d{5,})")
 _STEP_FILE = re.compile(r"step_(\d{5,})\.parquet")
-_OWN_FILES = ("config.toml", "metrics.jsonl", "evaluations.jsonl", "model")
+_OWN_FILES = ("config.toml", "metrics.jsonl", "evaluations.jsonl", "model", "report.html", "probe")
 
 
 class RunFolder:
@@ -53,12 +53,16 @@ class RunFolder:
     def create(cls, path: str | Path) -> RunFolder:
         """A folder for a fresh run, made where it is missing; unrelated files in it are left alone.
 
+        A config.toml and a run.lock alone are what a run leaves that failed before its first record: that
+        configuration may be replaced. One without the lock is somebody's own file, and is not.
+
         Raises:
             RunError: It holds a run already, is a file, or cannot be written to.
         """
         run = cls(path)
         held = [path.name for path in run._parts() if _holds_something(path)]
-        if held:
+        failed_at_once = held == [run.config_path.name] and run.lock_path.exists()
+        if held and not failed_at_once:
             raise RunError(
                 f"{run.path}: holds a run already ({', '.join(held)}), expected a new or empty folder; "
                 "resume that run (grouprl train --resume), or choose another folder"
@@ -120,6 +124,10 @@ class RunFolder:
     def report_path(self) -> Path:
         return self.path / "report.html"
 
+    @property
+    def lock_path(self) -> Path:
+        return self.path / "run.lock"
+
     def rollouts_path(self, step: int) -> Path:
         """The Parquet file of one step's completions."""
         return self.rollouts_dir / f"step_{step:05d}.parquet"
@@ -177,7 +185,7 @@ class RunFolder:
         Raises:
             RunError: Another process holds it.
         """
-        lock = RunLock(self.path / "run.lock")
+        lock = RunLock(self.lock_path)
         restore_aside(self.path)
         restore_aside(self.checkpoints_dir)
         return lock

@@ -135,7 +135,11 @@ def _tiles(
         remark = "of completions: none finished"
     informative = mean(column(metrics, "groups_informative_share"))
     tiles = [
-        ("Held-out accuracy", from_to(accuracy, percent), "sampled, before and after")
+        (
+            "Held-out accuracy",
+            from_to(accuracy, percent),
+            f"sampled, 95% {_interval(evaluations[-1])} at the end",
+        )
         if present(accuracy)
         else ("Held-out accuracy", "–", "not evaluated"),
         ("Mean reward", from_to(column(metrics, "reward_mean"), decimal), "first to last step"),
@@ -165,7 +169,8 @@ def _evaluation_table(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any
         "Accuracy, greedy": [percent(number(one.get("accuracy_greedy")), 1) for one in chosen],
         "Mean reward": [decimal(number(one.get("reward_mean"))) for one in chosen],
         "Truncated": [percent(number(one.get("truncated_share")), 1) for one in chosen],
-        "Only a number": [percent(number(one.get("only_number_share")), 1) for one in chosen],
+        **_if_some(chosen, "Only a number", "only_number_share"),
+        **_if_some(chosen, "Unscored", "unscored_share"),
         "Prompts × samples": [_counts(one) for one in chosen],
     }
     names = [f"step {decimal(number(one.get('step')), 0)}" for one in chosen]
@@ -173,6 +178,12 @@ def _evaluation_table(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any
         first, last = ("before", "after") if number(chosen[0].get("step")) == 0 else ("first", "last")
         names = [f"{first} ({names[0]})", f"{last} ({names[1]})"]
     return {"columns": names, "rows": {name: row for name, row in rows.items() if any(c != "–" for c in row)}}
+
+
+def _if_some(chosen: Sequence[Mapping[str, Any]], name: str, key: str) -> dict[str, list[str]]:
+    """A row of shares, or none where all of them are 0: it does not concern this task."""
+    shares = [number(one.get(key)) for one in chosen]
+    return {name: [percent(share, 1) for share in shares]} if any(shares) else {}
 
 
 def _interval(evaluation: Mapping[str, Any]) -> str:

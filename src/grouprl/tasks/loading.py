@@ -119,7 +119,7 @@ def _existing(name_or_path: str | os.PathLike[str]) -> Path:
     if path.exists():
         return path
     if path.name.lower().endswith(SUFFIXES):
-        raise TaskError(f"{path}: no such file, expected a file of prompts; check the path")
+        raise TaskError(f"{path}: no such file in {Path.cwd()}, expected a file of prompts; check the path")
     near = difflib.get_close_matches(str(name_or_path), names(), n=1)
     raise TaskError(
         f"task {str(name_or_path)!r}: neither a built-in task nor a file, expected one of "

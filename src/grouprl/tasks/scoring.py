@@ -158,7 +158,7 @@ def _failed(reward: Reward, error: Exception, row: Batch, on_error: str, tally: 
     if on_error == "raise":
         raise RewardError(
             f"{message}, expected a number or None; return None for what it cannot score, or let it abstain "
-            "where it raises"
+            "where it raises (--on-reward-error abstain)"
         ) from error
     tally.errors += 1
     tally.note(message)
@@ -184,7 +184,7 @@ def _values(reward: Reward, result: Any, batch: Batch, tally: _Tally) -> list[fl
     for index, item in enumerate(items):
         try:
             value = None if item is None else _number(item)
-        except (TypeError, ValueError):
+        except Exception:  # its own __float__ may raise anything
             raise RewardError(
                 f"{where}: returned {_shown(item)} of type {type(item).__name__} for {_row(batch, index)}, "
                 "expected a number, bool or None"
@@ -207,6 +207,8 @@ def _number(item: Any) -> float:
     complex_number = isinstance(item, numbers.Complex) and not isinstance(item, numbers.Real)
     if complex_number or not hasattr(item, "__float__") or getattr(item, "ndim", 0) > 0:
         raise TypeError
+    if hasattr(item, "detach"):  # a torch tensor with a gradient warns otherwise
+        item = item.detach()
     try:
         return float(item)
     except OverflowError:  # an integer beyond float64

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -44,16 +47,17 @@ def save_checkpoint(
     the earlier checkpoints as they were.
     """
     path = folder.checkpoint_path(state.step)
-    with atomic_dir(path, replace=True) as work:
+    with _errors_as_os(path), atomic_dir(path, replace=True) as work:
         policy.save(work / "model")
         torch.save(optimizer.state_dict(), work / "optimizer.pt")
         files = sorted(p for p in work.rglob("*") if p.is_file())
         record = {
             "version": STATE_VERSION,
             "torch": torch.__version__,
-            **asdict(state),
+            "state": asdict(state),
             "files": {p.relative_to(work).as_posix(): _checksum(p) for p in files},
         }
+        record["checksum"] = _checksum_of(record)
         (work / "state.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
     for step in folder.checkpoints()[:-keep]:
         folder.remove_checkpoint(step)
@@ -62,7 +66,7 @@ def save_checkpoint(
 
 def save_final_model(folder: RunFolder, policy: Policy, *, step: int) -> None:
     """Write `model/`, with the step it is of, whole or not at all."""
-    with atomic_dir(folder.model_dir, replace=True) as work:
+    with _errors_as_os(folder.model_dir), atomic_dir(folder.model_dir, replace=True) as work:
         policy.save(work)
         (work / STEP_FILE).write_text(json.dumps({"step": step}), encoding="utf-8")
 
@@ -75,27 +79,35 @@ def final_model_step(folder: RunFolder) -> int | None:
         return None
 
 
+class DamagedCheckpoint(RunError):  # noqa: N818  (reads better where it is caught)
+    """A checkpoint that is incomplete, or not as it was written."""
+
+
 def read_state(path: Path) -> TrainingState:
     """The state of a checkpoint, after checking that every file in it is as it was written.
 
     Raises:
-        RunError: The checkpoint is incomplete or damaged, or of another version.
+        DamagedCheckpoint: It is incomplete or damaged; an earlier one may serve.
+        RunError: It is of another version of grouprl.
     """
     try:
         record: dict[str, Any] = json.loads((path / "state.json").read_text(encoding="utf-8"))
-        version, files = record.pop("version"), record.pop("files")
-        record.pop("torch")
-        if version != STATE_VERSION:
+        checksum = record.pop("checksum")
+        if checksum != _checksum_of(record):
+            raise DamagedCheckpoint(f"{path}: state.json is damaged (its checksum differs)")
+        if record["version"] != STATE_VERSION:
             raise RunError(
-                f"{path}: a checkpoint of version {version}, expected {STATE_VERSION}; "
+                f"{path}: a checkpoint of version {record['version']}, expected {STATE_VERSION}; "
                 "resume it with the grouprl that wrote it"
             )
-        for name, checksum in files.items():
+        for name, checksum in record["files"].items():
             if _checksum(path / name) != checksum:
-                raise RunError(f"{path}: {name} is damaged (its checksum differs); use an earlier checkpoint")
-        return TrainingState(**record)
+                raise DamagedCheckpoint(f"{path}: {name} is damaged (its checksum differs)")
+        return TrainingState(**record["state"])
+    except PermissionError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunError(f"{path}: not a complete checkpoint ({error}); use an earlier one") from error
+        raise DamagedCheckpoint(f"{path}: not a complete checkpoint ({error})") from error
 
 
 def load_optimizer(path: Path, optimizer: torch.optim.Optimizer) -> None:
@@ -107,6 +119,23 @@ def load_optimizer(path: Path, optimizer: torch.optim.Optimizer) -> None:
     optimizer.load_state_dict(
         {"state": saved["state"], "param_groups": optimizer.state_dict()["param_groups"]}
     )
+
+
+def _checksum_of(record: dict[str, Any]) -> int:
+    """CRC-32 of a record's canonical JSON."""
+    return zlib.crc32(json.dumps(record, sort_keys=True).encode())
+
+
+@contextmanager
+def _errors_as_os(path: Path) -> Iterator[None]:
+    """A full disk as an OSError, whoever met it: torch and safetensors raise errors of their own."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (SafetensorError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise OSError(errno.EIO, f"cannot be written ({reason}); is the disk full?", str(path)) from error
 
 
 def _checksum(path: Path) -> list[int]:

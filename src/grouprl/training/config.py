@@ -64,7 +64,7 @@ class ObjectiveConfig:
 
     clip_low: Annotated[float, Ge(0), Le(1)] = 0.2
     """The ratio is clipped below 1 − clip_low."""
-    clip_high: NonNegative = 0.2
+    clip_high: Annotated[float, Ge(0), Le(1e6)] = 0.2
     """The ratio is clipped above 1 + clip_high (DAPO: 0.28)."""
     aggregation: Literal["sequence_mean", "token_mean"] = "sequence_mean"
     """Mean over completions of their token means (GRPO), or mean over all tokens (DAPO)."""
@@ -124,7 +124,8 @@ class Config:
     task: str = "arithmetic"
     """A task's name, or a .jsonl or .parquet file of prompts."""
     reward: tuple[str, ...] = ()
-    """Rewards: names of built-in ones, or module:function. The task's own where none is given."""
+    """Rewards: built-in names (last_number, exact_match, …), file.py:function or module:function. The task's own
+    where none is given."""
     reward_weights: tuple[float, ...] = ()
     """One weight a reward; all 1 where none is given."""
     on_reward_error: Literal["raise", "abstain"] = "raise"
@@ -183,7 +184,7 @@ def read_config(path: str | Path) -> Config:
         raise ConfigError(
             f"config {str(path)!r}: cannot be read ({error.strerror}); give a TOML file"
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # no TOML, no UTF-8, a number of thousands of digits
         raise ConfigError(f"config {str(path)!r}: not TOML ({error}); correct the file") from error
     return config_from_dict(table, where=f"config {str(path)!r}")
 
@@ -193,6 +194,8 @@ def config_from_dict(table: Mapping[str, Any], *, where: str = "config") -> Conf
     from pydantic import ValidationError
 
     _refuse_unknown_keys(table, Config, where, "")
+    if isinstance(table.get("reward"), str):
+        table = {**table, "reward": [table["reward"]]}
     if table.get("rollout", {}).get("group_size") == 1:
         raise ConfigError(
             f"{where}: group_size is 1, expected at least 2; a group of one has nothing to be compared with, "
@@ -203,6 +206,10 @@ def config_from_dict(table: Mapping[str, Any], *, where: str = "config") -> Conf
         config: Config = _adapter().validate_json(json.dumps(table, default=str), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
+        if not first["loc"]:
+            raise ConfigError(
+                f"{where}: holds text that is not UTF-8; rename the file that it names"
+            ) from error
         key = ".".join(str(part) for part in first["loc"])
         expected = first["msg"].removeprefix("Input should be ")
         raise ConfigError(f"{where}: {key} is {first['input']!r}, expected {expected}") from error

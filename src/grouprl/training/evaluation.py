@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any, Literal
 
 from grouprl.policy import EncodedPrompt, Policy
 from grouprl.rollout import Sampling, generate
 from grouprl.tasks import Scores, Task, score
 from grouprl.tasks.builtin_rewards import only_number
-from grouprl.training.statistics import accuracy_interval, pass_at_k
+from grouprl.training.statistics import accuracy_interval, mean, pass_at_k
 from grouprl.types import Group
 
 
@@ -51,7 +50,9 @@ def evaluate(
 
     Args:
         policy: The model.
-        task: Its rewards score; a completion is right where its reward is at least `task.success_reward`.
+        task: Its rewards score; a completion is right where its reward is at least `task.success_reward`. An
+            unscored one is not right, and stays in the denominator of accuracy and pass@k, so that a model
+            cannot get better by answering what cannot be scored; reward_mean is over the scored ones.
         prompts: Held-out prompts, encoded.
         samples: Completions for each.
         sampling: As in training, or otherwise.
@@ -94,40 +95,30 @@ def evaluate(
     )
     scores = score(task.rewards, groups, on_error=on_reward_error)
     greedy = score(task.rewards, greedy_groups, on_error=on_reward_error)
-    correct, counted = _per_prompt(scores.rewards, samples, task.success_reward)
-    accuracy, low, high = accuracy_interval(correct, counted)
+    blocks = [scores.rewards[i : i + samples] for i in range(0, len(scores.rewards), samples)]
+    correct = [sum(r is not None and r >= task.success_reward for r in block) for block in blocks]
+    nothing_scored = all(r is None for r in scores.rewards)
+    counted = [] if nothing_scored else correct
+    accuracy, low, high = accuracy_interval(counted, [samples] * len(counted))
     completions = [c for g in groups for c in g.completions]
     rewards = [r for r in scores.rewards if r is not None]
-    greedy_rewards = [r for r in greedy.rewards if r is not None]
     record: dict[str, Any] = {
         "accuracy": accuracy,
         "accuracy_low": low,
         "accuracy_high": high,
-        "accuracy_greedy": _mean([r >= task.success_reward for r in greedy_rewards]),
-        "reward_mean": _mean(rewards),
-        "truncated_share": _mean([c.finish_reason == "length" for c in completions]),
-        "only_number_share": _mean(only_number([c.text for c in completions])),
-        "unscored_share": _mean([r is None for r in scores.rewards]),
+        "accuracy_greedy": None
+        if nothing_scored
+        else mean([r is not None and r >= task.success_reward for r in greedy.rewards]),
+        "reward_mean": mean(rewards),
+        "truncated_share": mean([c.finish_reason == "length" for c in completions]),
+        "only_number_share": mean(only_number([c.text for c in completions])),
+        "unscored_share": mean([r is None for r in scores.rewards]),
         "reward_errors": scores.errors + greedy.errors,
-        "completion_tokens_mean": _mean([len(c.token_ids) for c in completions]),
+        "completion_tokens_mean": mean([len(c.token_ids) for c in completions]),
         "prompts": len(prompts),
         "samples": samples,
         "seconds": time.perf_counter() - start,
     }
     for k in ks:
-        record[f"pass_at_{k}"] = _mean([pass_at_k(n, c, k) for c, n in zip(correct, counted) if n >= k])
+        record[f"pass_at_{k}"] = None if nothing_scored else mean([pass_at_k(samples, c, k) for c in correct])
     return Evaluation(record, groups, scores)
-
-
-def _per_prompt(
-    rewards: Sequence[float | None], samples: int, success_reward: float
-) -> tuple[list[int], list[int]]:
-    """Right and scored completions of each prompt."""
-    blocks = [rewards[i : i + samples] for i in range(0, len(rewards), samples)]
-    correct = [sum(r is not None and r >= success_reward for r in block) for block in blocks]
-    counted = [sum(r is not None for r in block) for block in blocks]
-    return correct, counted
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return fmean(values) if values else None

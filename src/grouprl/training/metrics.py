@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import fmean, pstdev
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 from grouprl.advantages import group_stats
 from grouprl.sampling import informative
 from grouprl.tasks import Scores
+from grouprl.training.statistics import mean, standard_deviation
 from grouprl.types import Group
 
 
@@ -43,9 +43,9 @@ def batch_metrics(groups: Sequence[Group], scores: Scores, *, success_reward: fl
     group_stds = [float(stats.std[k]) for k in first if stats.count[k] > 0]
     counts = informative(rewards, ids, high=success_reward)
     metrics: dict[str, Any] = {
-        "reward_mean": _mean(scored),
-        "reward_std": pstdev(scored) if scored else None,
-        "reward_group_std": _mean(group_stds),
+        "reward_mean": mean(scored),
+        "reward_std": standard_deviation(scored),
+        "reward_group_std": mean(group_stds),
         "groups": len(groups),
         "completions": len(completions),
     }
@@ -55,17 +55,13 @@ def batch_metrics(groups: Sequence[Group], scores: Scores, *, success_reward: fl
         "unscored_share": 1.0 - len(scored) / max(len(completions), 1),
         "reward_errors": scores.errors,
         "reward_nonfinite": scores.nonfinite,
-        "truncated_share": _mean([c.finish_reason == "length" for c in completions]),
-        "completion_tokens_mean": _mean(lengths),
+        "truncated_share": mean([c.finish_reason == "length" for c in completions]),
+        "completion_tokens_mean": mean(lengths),
         "completion_tokens_max": max(lengths, default=None),
-        "finished_tokens_mean": _mean(finished),
+        "finished_tokens_mean": mean(finished),
     }
     for name, values in scores.components.items():
         present = [v for v in values if v is not None]
-        metrics[f"reward_{name}_mean"] = _mean(present)
+        metrics[f"reward_{name}_mean"] = mean(present)
         metrics[f"reward_{name}_count"] = len(present)
     return metrics
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return fmean(values) if values else None

@@ -6,14 +6,21 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from grouprl.errors import ConfigError, RunError
+from grouprl.errors import ConfigError, RunError, TaskError
 from grouprl.policy import load_policy
 from grouprl.records import RunFolder, atomic_write
 from grouprl.tasks import Reward, RewardLike, Task, check_rewards, load, make_rewards
-from grouprl.training.checkpoint import TrainingState, final_model_step, load_optimizer, read_state
+from grouprl.training.checkpoint import (
+    DamagedCheckpoint,
+    TrainingState,
+    final_model_step,
+    load_optimizer,
+    read_state,
+)
 from grouprl.training.config import Config, check_config, config_from_dict, config_to_toml, read_config
 from grouprl.training.events import Listener
 from grouprl.training.machine import describe_machine
@@ -45,7 +52,7 @@ class Run:
 def train(
     config: Config | Mapping[str, Any] | str | Path | None = None,
     *,
-    task: Task | str | None = None,
+    task: Task | str | Path | None = None,
     reward: RewardLike | Sequence[RewardLike] | None = None,
     listener: Listener | None = None,
 ) -> Run:
@@ -71,8 +78,15 @@ def train(
     """
     listener = listener or Listener()
     resolved = _resolve(config)
+    if not isinstance(task, Task | str | Path | None):
+        raise TaskError(
+            f"train: task is a {type(task).__name__}, expected a Task, a task's name or a file; "
+            "make one with grouprl.tasks.Task(name, train=[Prompt(…)], heldout=[…], rewards=make_rewards(f))"
+        )
     if task is not None:
-        resolved = dataclasses.replace(resolved, task=f"<{task.name}>" if isinstance(task, Task) else task)
+        resolved = dataclasses.replace(
+            resolved, task=f"<{task.name}>" if isinstance(task, Task) else str(task)
+        )
     if reward is not None:
         resolved = dataclasses.replace(resolved, reward=_reward_names(reward))
     chosen = load_task(resolved, task if isinstance(task, Task) else None, reward)
@@ -91,6 +105,7 @@ def train(
                 (folder.path / "run.lock").unlink(missing_ok=True)
                 folder.path.rmdir()  # only where nothing else is in it
             raise
+        folder.cut_after(0)  # what a run that failed at once may have left
         atomic_write(folder.config_path, config_to_toml(resolved).encode())
         trainer.freeze_reference()
         _start(trainer, notes=[])
@@ -156,8 +171,16 @@ def resume(
         return _finished(folder, config)
 
 
-SAME_RUN = ("model", "task", "reward", "reward_weights", "seed", "heldout_path", "heldout_fraction")
-"""What cannot change when a run goes on: with another value it would be another run."""
+MAY_CHANGE = (
+    "steps",
+    "device",
+    "micro_batch_tokens",
+    "record_tokens",
+    "on_reward_error",
+    "evaluation",
+    "checkpoint",
+)
+"""What may be another value when a run goes on; with anything else it would be another run."""
 
 
 def _override(saved: Config, overrides: Mapping[str, Any]) -> Config:
@@ -168,11 +191,19 @@ def _override(saved: Config, overrides: Mapping[str, Any]) -> Config:
         else:
             table[key] = value
     config = config_from_dict(table)
-    for name in SAME_RUN:
-        if getattr(config, name) != getattr(saved, name):
+    for name in (field.name for field in dataclasses.fields(Config)):
+        mine, theirs = getattr(config, name), getattr(saved, name)
+        if mine != theirs and name not in MAY_CHANGE:
+            if dataclasses.is_dataclass(mine):
+                name = next(
+                    f.name
+                    for f in dataclasses.fields(mine)
+                    if getattr(mine, f.name) != getattr(theirs, f.name)
+                )
+                mine, theirs = getattr(mine, name), getattr(theirs, name)
             raise ConfigError(
-                f"resume: {name} is {getattr(config, name)!r}, the run was started with {getattr(saved, name)!r}; "
-                "start a new run to change it"
+                f"resume: {name} is {mine!r}, the run was started with {theirs!r}; start a new run to change it "
+                f"(may change: {', '.join(MAY_CHANGE)})"
             )
     return config
 
@@ -185,8 +216,8 @@ def _newest_checkpoint(folder: RunFolder) -> tuple[Path | None, TrainingState | 
         path = folder.checkpoint_path(step)
         try:
             return path, read_state(path), [*notes, f"going on after step {step}"]
-        except RunError as error:
-            notes.append(str(error))
+        except DamagedCheckpoint as error:
+            notes.append(f"{error}; taking the one before it")
     if steps:
         raise RunError(f"{folder.path}: no checkpoint is intact ({notes[0]}); start a new run")
     return None, None, ["there is no checkpoint yet: starting from the first step"]
@@ -213,11 +244,12 @@ def load_task(
     """
     if task is None and config.task.startswith("<"):
         raise RunError(
-            f"the run was started with the task {config.task} from Python; give it again: resume(…, task=…)"
+            f"task {config.task} was given from Python; give it again: task=… in Python, or --task with a file"
         )
     if reward is None and any(name.startswith("<") for name in config.reward):
         raise RunError(
-            "the run was started with reward functions from Python; give them again: resume(…, reward=…)"
+            f"reward {', '.join(config.reward)} was given from Python; give it again: reward=… in Python, or "
+            "--reward file.py:function"
         )
     rewards = config.reward if reward is None else reward
     if task is None:
@@ -251,18 +283,28 @@ def _reward_names(reward: RewardLike | Sequence[RewardLike]) -> tuple[str, ...]:
 def _create_folder(config: Config, task: Task) -> RunFolder:
     if config.output_dir is not None:
         return RunFolder.create(config.output_dir)
-    number = 1
-    while (path := Path("runs") / f"{task.name}-{number}").exists():
-        number += 1
-    return RunFolder.create(path)
+    for number in count(1):
+        path = Path("runs") / f"{task.name}-{number}"
+        try:
+            path.mkdir(parents=True)  # taken at once, so that two starts never take the same one
+        except FileExistsError:
+            continue
+        return RunFolder.create(path)
+    raise AssertionError("unreachable")
 
 
 def _start(trainer: Trainer, *, notes: Sequence[str]) -> None:
     notes = list(notes)
     if trainer.policy.prefix_obstacle:
         notes.append(f"prompts are run once a completion, not once a group: {trainer.policy.prefix_obstacle}")
-    if not trainer.heldout:
-        notes.append("no held-out prompts: accuracy is not measured")
+    train, heldout, used = len(trainer.prompts), len(trainer.task.heldout), len(trainer.heldout)
+    notes.append(
+        f"prompts: {train} to train on, in an order shuffled anew each time round; {heldout} held out, {used} used"
+    )
+    if train < trainer.config.rollout.prompts_per_step:
+        notes.append(
+            f"a step draws {trainer.config.rollout.prompts_per_step} prompts, so each comes more than once"
+        )
     trainer.listener.started(
         trainer.config,
         trainer.folder.path,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import comb, sqrt
-from statistics import fmean, variance
+from math import comb, fsum, sqrt
+from statistics import fmean, pstdev, variance
 
 from grouprl.errors import InputError
 
@@ -37,6 +37,19 @@ def pass_at_k(samples: int, correct: int, k: int) -> float:
     if not 0 <= correct <= samples:
         raise InputError(f"pass_at_k: {correct} right of {samples}, expected 0 to {samples}")
     return 1.0 - comb(samples - correct, k) / comb(samples, k)
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """The mean of finite numbers, None of none; no sum on the way overflows."""
+    return fsum(v / len(values) for v in values) if values else None
+
+
+def standard_deviation(values: Sequence[float]) -> float | None:
+    """The population standard deviation of finite numbers, None of none; no square on the way overflows."""
+    largest = max(map(abs, values), default=None)
+    if largest is None or largest == 0:
+        return largest
+    return largest * pstdev([v / largest for v in values])
 
 
 def accuracy_interval(

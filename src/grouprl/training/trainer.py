@@ -113,10 +113,9 @@ class Trainer:
                 self._checkpoint()
         except Exception as failed:
             error.add_note(f"and no checkpoint could be written ({' '.join(str(failed).split())})")
-        if self.saved_step and not isinstance(error, KeyboardInterrupt):
-            error.add_note(
-                f"step {self.saved_step} is saved: go on with grouprl train --resume {self.folder.path}"
-            )
+        if not isinstance(error, KeyboardInterrupt):
+            saved = f"step {self.saved_step} is saved" if self.saved_step else "no step is saved yet"
+            error.add_note(f"{saved}: go on with grouprl train --resume {self.folder.path}")
 
     def _step(self) -> None:
         config, step = self.config, self.state.step + 1
