@@ -136,10 +136,10 @@ def test_negative_rewards_have_no_mean_to_divide_by():
     assert group_advantages([1.0, 0.0, -1.0], scale="mean", valid=[True, True, False]).any()
 
 
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.25, 0.3, 0.7, 0.9, 1.0])
-@pytest.mark.parametrize("n", [2, 3, 7, 10, 30])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.25, 0.28, 0.55, 0.7, 0.9, 1.0])
+@pytest.mark.parametrize("n", [2, 3, 7, 10, 25, 30, 100])
 def test_the_quantile_is_the_inverted_cdf(share, n):
-    """Exact ranks: 0.7 · 10 comes out above 7 in floating point."""
+    """Exact ranks: 0.28 · 25 comes out above 7 in floating point."""
     row = list(range(n))
     numerator = round(share * 100)
     rank = max(-(-numerator * n // 100), 1)
@@ -154,6 +154,20 @@ def test_no_token_in_a_group_counts_every_completion_once():
         0.5,
         -0.5,
     ]
+
+
+def test_where_looking_would_wait_a_length_that_is_none_counts_as_nothing(monkeypatch):
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    lengths = torch.tensor([-5.0, math.nan, 1.0, 3.0])
+    keywords = {"baseline": "length_weighted", "scale": "none"}
+    assert group_advantages(torch.tensor([9.0, 9.0, 1.0, 5.0]), lengths=lengths, **keywords).tolist() == [
+        5.0,
+        5.0,
+        -3.0,
+        1.0,
+    ]
+    negative = group_advantages(torch.tensor([[1.0, 0.0], [1.0, -1.0]]), scale="mean", eps=0.0)
+    assert negative.tolist() == [[1.0, -1.0], [0.0, 0.0]]
 
 
 def test_a_winner_beside_equal_losers_does_not_explode():

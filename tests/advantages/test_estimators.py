@@ -342,6 +342,8 @@ def test_gigpo_alone_is_grpo():
 def test_gigpo_leaves_an_unscored_episode_out():
     got = advantages.gigpo([1.0, NAN, 1.0, 0.0], episode_ids=[0, 0, 1, 2])
     close(got, [0.0, 0.0, 1.0, -1.0])
+    masked = advantages.gigpo([1.0, 5.0, 1.0, 0.0], episode_ids=[0, 0, 1, 2], valid=[True, False, True, True])
+    close(masked, [0.0, 0.0, 1.0, -1.0])
     same_names = advantages.gigpo([1.0, 0.0, 5.0, 5.0], ["x", "x", "y", "y"], episode_ids=[0, 1, 0, 1])
     close(same_names, [1.0, -1.0, 0.0, 0.0])
     for keywords in ({"omega": -1.0}, {"gamma": 2.0}, {"scale": "mad"}, {"episode_ids": [1]}):

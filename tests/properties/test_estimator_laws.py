@@ -54,7 +54,7 @@ def test_the_declared_laws_hold(name, law, rows, seed, dtype):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_helper_agrees(name):
+def test_check_laws_agrees(name):
     advantages.check_laws(name, cases=10, seed=1)
 
 

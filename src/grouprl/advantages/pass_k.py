@@ -86,7 +86,7 @@ def pass_at_k(
     right = where_scored(groups.scored, layout.arrange(below.logical_not().to(torch.float64)))
     c, n = layout.sum(right), torch.zeros_like(groups.low) + groups.count
     none_right = _share_of_draws(n, c, k)  # 1 − ρ
-    defined = (n >= k) & (none_right > 0) & (none_right < 1)
+    defined = (none_right > 0) & (none_right < 1)  # never with fewer than k
     up = torch.where(
         defined, (none_right / (1.0 - none_right).masked_fill_(defined.logical_not(), 1.0)).sqrt(), 0.0
     )

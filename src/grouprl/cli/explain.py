@@ -46,7 +46,11 @@ def explain_command(arguments: Sequence[str]) -> int:
         raise ConfigError("explain: no rewards, expected those of one group; try grouprl explain 1 2 3")
     if given.compare:
         table = {name: _advantages(name, rewards) for name in _simple()}
-        print(json.dumps({"rewards": rewards, "advantages": table}) if given.json else _comparison(rewards, table))
+        print(
+            json.dumps({"rewards": rewards, "advantages": table})
+            if given.json
+            else _comparison(rewards, table)
+        )
         return 0
     estimator = advantages.get(given.estimator)
     if estimator.name not in _simple():
@@ -65,7 +69,9 @@ def _reward(text: str) -> float | None:
     try:
         return float(text)
     except ValueError:
-        raise ConfigError(f"explain: reward {text!r}, expected a number, or none where there is none") from None
+        raise ConfigError(
+            f"explain: reward {text!r}, expected a number, or none where there is none"
+        ) from None
 
 
 def _simple() -> list[str]:
@@ -118,7 +124,9 @@ def _story(record: dict[str, Any]) -> str:
     for k, (reward, value) in enumerate(zip(rewards, values), start=1):
         shown = "unscored" if reward is None or not math.isfinite(reward) else f"{reward:.4g}"
         deviation = "" if shown == "unscored" else f"{round(reward - record['mean'], 4) + 0.0:+.4f}"
-        lines.append(f"  {f'completion {k}':>12}{shown:>9}  {deviation:>9}  {value:>+9.4f}   {_push(value, largest)}".rstrip())
+        lines.append(
+            f"  {f'completion {k}':>12}{shown:>9}  {deviation:>9}  {value:>+9.4f}   {_push(value, largest)}".rstrip()
+        )
     return "\n".join([*lines, "", *_lessons(record)])
 
 
@@ -157,7 +165,9 @@ def _lessons(record: dict[str, Any]) -> list[str]:
         if "std" not in record["equation"]:
             said = [text for text in said if not text.startswith("Why divide by the std")]
     if scored < len(record["rewards"]):
-        said.append("An unscored completion gets 0, and its siblings are computed as though it had never been sampled.")
+        said.append(
+            "An unscored completion gets 0, and its siblings are computed as though it had never been sampled."
+        )
     said.append(f"Source: {record['source']}")
     return [line for text in said for line in textwrap.wrap(text, 78)]
 

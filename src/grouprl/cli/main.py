@@ -3,6 +3,7 @@
     grouprl train   train a model with GRPO
     grouprl eval    accuracy and pass@k of a model on a task
     grouprl report  report.html of a run
+    grouprl explain the advantages of a group, step by step
 
 Exit codes: 0 done · 1 the run failed (a reward function raised, say) · 2 something given cannot be used ·
 130 interrupted.
@@ -22,6 +23,7 @@ Group-relative policy optimisation (GRPO) for language models.
   train     train a model; with no options, the quickstart on the bundled model
   eval      accuracy and pass@k of a model or a run on a task
   report    write report.html for a run
+  explain   the advantages of a group, step by step
 
 grouprl COMMAND --help explains each; grouprl --version names the version."""
 
@@ -44,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = _command(given[0])
         if command is None:
             return _fail(
-                f"{given[0]!r} is no command, expected train, eval or report; see grouprl --help", code=2
+                f"{given[0]!r} is no command, expected train, eval, report or explain; see grouprl --help",
+                code=2,
             )
         return command(given[1:])
     except RewardError as error:
@@ -77,6 +80,10 @@ def _command(name: str) -> Callable[[Sequence[str]], int] | None:
         from grouprl.cli.report import report_command
 
         return report_command
+    if name == "explain":
+        from grouprl.cli.explain import explain_command
+
+        return explain_command
     return None
 
 
