@@ -32,17 +32,19 @@ class Convention:
 
 
 CONVENTIONS: Mapping[str, Convention] = {
-    "trl": Convention("1.16.0", 1, 1e-4, sick="equal rewards: up to 0.37; a group of one is refused"),
+    "trl": Convention("1.16.0", 1, 1e-4, sick="equal rewards: up to 0.63; a group of one is refused"),
     "trl_async": Convention("1.16.0", 0, 1e-8, sick="equal rewards: residue; a group of one: 0"),
-    "verl": Convention("0.9.1", 1, 1e-6, sick="equal rewards: 0.06; a group of one: its raw reward"),
-    "skyrl": Convention("0.4.0", 1, 1e-6, sick="equal rewards: 0.06; a group of one: its raw reward"),
-    "openrlhf": Convention("0.11.2", 1, 1e-9, sick="equal rewards: up to 29.8; a group of one is refused"),
+    "verl": Convention("0.9.1", 1, 1e-6, sick="equal rewards: up to 0.96; a group of one: its raw reward"),
+    "skyrl": Convention("0.4.0", 1, 1e-6, sick="equal rewards: up to 0.96; a group of one: its raw reward"),
+    "openrlhf": Convention(
+        "0.11.2", 1, 1e-9, sick="equal rewards: up to 183,105 in a batch; a group of one is refused"
+    ),
     "roll": Convention("", 1, 1e-6, sick="equal rewards: −0.06; a group of one: NaN"),
-    "ms_swift": Convention("4.6.0", 1, 1e-4, sick="equal rewards: residue; a group of one: 0"),
+    "ms_swift": Convention("4.6.0", 1, 1e-4, sick="equal rewards: up to 1.83; a group of one: 0"),
     "prime_rl": Convention("", 0, 0.0, scale="none", sick="equal rewards: residue; a group of one: 0"),
     "art": Convention("0.5.23", 0, 1e-6, sick="equal rewards and a group of one: 0"),
     "open_instruct": Convention("", 0, 1e-8, sick="equal rewards: residue; a group of one: 0"),
-    "tunix": Convention("0.1.7", 1, 1e-6, sick="equal rewards: −0.06; a group of one is refused"),
+    "tunix": Convention("0.1.7", 1, 1e-6, sick="equal rewards: up to 0.95; a group of one is refused"),
     "torchtitan": Convention("", 0, 1e-6, sick="a group of one: 0"),
 }
 """By the framework's name."""

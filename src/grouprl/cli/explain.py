@@ -155,8 +155,8 @@ def _lessons(record: dict[str, Any]) -> list[str]:
         said = [
             "The group is its own baseline: completions above it become more likely, those below less, by the gradient "
             f"of A · log π.{' The advantages sum to 0.' if record['zero_sum'] else ''}",
-            "Why divide by the std: a prompt that is nearly always or nearly never solved has a small std, so its rare surprise "
-            "counts more, and the size of the reward's unit does not matter. (Dr. GRPO leaves it out.)",
+            "Why divide by the std: a prompt that is nearly always or nearly never solved has a small std, so its "
+            "rare surprise counts more, and the size of the reward's unit does not matter. (Dr. GRPO leaves it out.)",
             "Why not the batch's mean: an easy prompt's completions would all be pushed up and a hard one's all down, "
             "whichever of them was good.",
             "What the critic did: PPO learns a second network to predict the mean of this group. Sampling the group "
