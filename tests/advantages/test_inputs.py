@@ -143,3 +143,22 @@ def test_unusable_masks(valid, message):
 def test_eight_bit_floats(dtype):
     rewards = torch.tensor([1.0, 2.0, 3.0]).to(dtype)
     np.testing.assert_allclose(group_advantages(rewards, [5, 5, 5], eps=0.0).numpy(), WANT, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (lambda x: x.to_sparse(), "sparse_coo"),
+        (lambda x: x.to_sparse_csr(), "sparse_csr"),
+        (lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.quint8), "quantised"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")  # torch's own notices about these kinds of tensors
+def test_tensors_that_are_not_dense_are_refused(make, kind):
+    dense = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    with pytest.raises(InputError, match=f"rewards is a {kind} tensor, expected a dense one"):
+        group_advantages(make(dense))
+    with pytest.raises(InputError, match="valid is a sparse_coo tensor"):
+        group_advantages(dense, valid=(dense > 0).to_sparse())
+    with pytest.raises(InputError, match="group_ids is a sparse_coo tensor"):
+        group_advantages(dense[0], torch.tensor([0, 1]).to_sparse())

@@ -14,6 +14,22 @@ from torch import Tensor
 from grouprl.errors import InputError
 
 
+def check_dense(where: str, name: str, x: Tensor) -> None:
+    """Refuse what is no plain tensor of numbers: sparse, nested, quantised."""
+    if x.layout != torch.strided or x.is_nested or x.is_quantized:
+        kind = (
+            "nested"
+            if x.is_nested
+            else "quantised"
+            if x.is_quantized
+            else str(x.layout).removeprefix("torch.")
+        )
+        raise InputError(
+            f"{where}: {name} is a {kind} tensor, expected a dense one; pass to_dense() or dequantize(), and groups "
+            "of different sizes flat, with group_ids"
+        )
+
+
 def read_group_ids(
     where: str, group_ids: Tensor | NDArray[Any] | Sequence[Any], count: int, device: torch.device
 ) -> Int64[Tensor, " n"]:
@@ -31,6 +47,7 @@ def read_group_ids(
     if isinstance(group_ids, list | tuple) and group_ids and isinstance(group_ids[0], Tensor):
         group_ids = _stack(where, group_ids)
     if isinstance(group_ids, Tensor):
+        check_dense(where, "group_ids", group_ids)
         ids = group_ids.detach()
     elif hasattr(group_ids, "__array__"):
         ids = _from_array(where, np.asarray(group_ids))

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from grouprl.advantages.group_ids import read_group_ids
+from grouprl.advantages.group_ids import check_dense, read_group_ids
 from grouprl.advantages.layout import Layout, Rows, Segments, on_host
 from grouprl.errors import InputError
 
@@ -116,6 +116,7 @@ def read_rewards(
         InputError: On a wrong shape, length or type.
     """
     if isinstance(rewards, Tensor):
+        check_dense(where, "rewards", rewards)
         values, precision = rewards.detach(), precision_of(rewards.dtype)
         give: Callable[[Tensor], Any] = _as_is
     else:
@@ -164,6 +165,7 @@ def read_valid(where: str, valid: ArrayLike | None, values: Tensor) -> Tensor | 
                 f"{where}: valid cannot be read as an array ({error}), expected True or False for each "
                 f"reward; pass a mask of shape {tuple(values.shape)}"
             ) from error
+    check_dense(where, "valid", valid)
     empty = valid.numel() == 0  # an empty list has no type of its own
     if (valid.is_floating_point() and not empty) or valid.is_complex():
         raise InputError(
