@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import platform
 import statistics
+import subprocess
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -79,8 +81,21 @@ def machine() -> str:
     return f"{model}, {torch.get_num_threads()} threads, torch {torch.__version__}, Python {platform.python_version()}"
 
 
+def import_seconds() -> float:
+    """What `import grouprl` adds to importing torch and numpy, in fresh processes: the best of five."""
+    code = (
+        "import time, torch, numpy; s = time.perf_counter(); import grouprl; print(time.perf_counter() - s)"
+    )
+    runs = (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        for _ in range(5)
+    )
+    return min(float(run.stdout) for run in runs)
+
+
 def main() -> None:
     print(machine())
+    print(f"import grouprl adds {import_seconds() * 1e3:.0f} ms to torch and numpy")
     generator = torch.Generator().manual_seed(0)
     for shape in [(8, 8), (64, 8), (512, 16), (4096, 16), (65536, 16)]:
         rewards = torch.rand(shape, generator=generator)
