@@ -300,6 +300,8 @@ def test_a_run_that_failed_before_its_first_record_leaves_its_folder_free(make):
     with pytest.raises(RewardError) as caught:
         train(make(reward=[]), reward=lambda completions: 1 / 0)
     assert "no step is saved yet: go on with grouprl train --resume" in caught.value.__notes__[-1]
+    with pytest.raises(ModelError):
+        train(make(model="./nowhere"))
     assert len(train(make()).metrics) == 4
 
 

@@ -232,7 +232,7 @@ def test_learning_rate(schedule, expected):
 
 
 def test_sampler_mismatch_is_measured():
-    """The groups here claim log-prob −1 for every token: KL is Σ e^(q−p)... k3 of (−1 − log π) over tokens."""
+    """The groups here claim log-prob −1 for every token: k3 of d = −1 − log π, averaged over tokens."""
     policy = tiny.policy()
     _, result = gradient(policy)
     members = [(i, g, c) for i, (g, c) in enumerate((g, c) for g in GROUPS for c in g.completions)]

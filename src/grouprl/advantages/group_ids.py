@@ -45,7 +45,7 @@ def read_group_ids(
         InputError: On a wrong shape, length or type.
     """
     if isinstance(group_ids, list | tuple) and group_ids and isinstance(group_ids[0], Tensor):
-        group_ids = _stack(where, group_ids)
+        group_ids = stack(where, "group_ids", group_ids, "0-d integer tensors; pass one integer tensor")
     if isinstance(group_ids, Tensor):
         check_dense(where, "group_ids", group_ids)
         ids = group_ids.detach()
@@ -105,11 +105,11 @@ def _refuse_unfit(where: str, distinct: Iterable[Hashable]) -> None:
             )
 
 
-def _stack(where: str, tensors: Sequence[Any]) -> Tensor:
+def stack(where: str, name: str, tensors: Sequence[Any], expected: str) -> Tensor:
+    """A list that begins with a tensor, as one tensor; `expected` ends the message where it cannot be."""
     try:
         return torch.stack(list(tensors))
     except (TypeError, RuntimeError) as error:
         raise InputError(
-            f"{where}: group_ids is a list that begins with a tensor and cannot be stacked ({error}), "
-            "expected 0-d integer tensors; pass one integer tensor"
+            f"{where}: {name} is a list that begins with a tensor and cannot be stacked ({error}), expected {expected}"
         ) from error

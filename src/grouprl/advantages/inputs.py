@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from grouprl.advantages.group_ids import check_dense, read_group_ids
+from grouprl.advantages.group_ids import check_dense, read_group_ids, stack
 from grouprl.advantages.layout import Layout, Rows, Segments, on_host
 from grouprl.errors import InputError
 
@@ -144,6 +144,9 @@ def read_rewards(
     return Rewards(values, read_valid(where, valid, values), layout, precision, give)
 
 
+_ONE_SHAPE = "tensors of one shape; pass groups of different sizes flat, with group_ids"
+
+
 def precision_of(dtype: torch.dtype) -> Precision:
     """Precision of a tensor's type: float64 itself, float32 for other floats, whole numbers."""
     if dtype == torch.float64:
@@ -220,7 +223,7 @@ def check_ddof(where: str, ddof: int) -> None:
 def _read_foreign(where: str, rewards: Any) -> tuple[Tensor, Precision, Callable[[Tensor], Any]]:
     """Rewards that are no tensor: arrays stay arrays, sequences become tensors."""
     if isinstance(rewards, list | tuple) and rewards and isinstance(rewards[0], Tensor):
-        stacked = _stack(where, rewards).detach()
+        stacked = stack(where, "rewards", rewards, _ONE_SHAPE).detach()
         return stacked, precision_of(stacked.dtype), _as_is
     is_array = hasattr(rewards, "__array__")
     if not is_array and (isinstance(rewards, str | bytes) or not isinstance(rewards, Sequence)):
@@ -266,16 +269,6 @@ def _numbers(array: Array) -> Array:
         raise TypeError("it holds text")
     numbers = (math.nan if item is None else float(item) for item in array.flat)
     return np.fromiter(numbers, np.float64, array.size).reshape(array.shape)
-
-
-def _stack(where: str, tensors: Sequence[Any]) -> Tensor:
-    try:
-        return torch.stack(list(tensors))
-    except (TypeError, RuntimeError) as error:
-        raise InputError(
-            f"{where}: rewards is a list that begins with a tensor and cannot be stacked ({error}), expected "
-            "tensors of one shape; pass groups of different sizes flat, with group_ids"
-        ) from error
 
 
 def _as_is(x: Tensor) -> Tensor:

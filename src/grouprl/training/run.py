@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -91,9 +90,7 @@ def train(
         resolved = dataclasses.replace(resolved, reward=_reward_names(reward))
     chosen = load_task(resolved, task if isinstance(task, Task) else None, reward)
     folder = _create_folder(resolved, chosen)
-    resolved = dataclasses.replace(
-        resolved, output_dir=None
-    )  # config.toml repeats the run, in another folder
+    resolved = dataclasses.replace(resolved, output_dir=None)  # so that config.toml repeats the run elsewhere
     with folder.lock() as lock:
         try:
             listener.loading(resolved.model)
@@ -101,9 +98,9 @@ def train(
             trainer = Trainer(resolved, chosen, policy, folder, listener=listener)
         except BaseException:
             lock.release()
-            with suppress(OSError):
-                (folder.path / "run.lock").unlink(missing_ok=True)
-                folder.path.rmdir()  # only where nothing else is in it
+            if list(folder.path.iterdir()) == [folder.lock_path]:  # nothing of anybody's is in it
+                folder.lock_path.unlink()
+                folder.path.rmdir()
             raise
         folder.cut_after(0)  # what a run that failed at once may have left
         atomic_write(folder.config_path, config_to_toml(resolved).encode())
