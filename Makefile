@@ -4,6 +4,7 @@
 #   make test    sets up, and passes the tests
 #   make check   format, lint, types, layers
 #   make bench   measures, against named peers
+#   make figures draws the figures of the docs
 #   make setup   only sets up
 
 PYTHON ?= python3
@@ -14,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Threads that sleep while they wait: on a machine with other work a step takes twice as long, not twenty times.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: setup demo test test-slow test-gpu check format bench clean
+.PHONY: setup demo test test-slow test-gpu check format bench figures clean
 
 setup: $(VENV)/installed
 
@@ -49,6 +50,9 @@ format: setup
 bench: setup
 	$(BIN)/python benchmarks/advantages.py
 	$(BIN)/python benchmarks/quickstart.py
+
+figures: setup
+	$(BIN)/python docs/figures.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

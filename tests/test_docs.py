@@ -1,26 +1,35 @@
-"""Every snippet of the README and the docs runs: Python as doctests, shell as it stands, TOML as configuration."""
+"""Every snippet of the README and the docs runs: Python as doctests, shell as it stands, TOML as configuration.
+
+A `console` block is commands after "$ ", each with what it prints; `...` stands for anything there.
+"""
 
 import doctest
 import os
 import re
 import subprocess
 import sys
+import textwrap
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from grouprl import advantages
 from grouprl.training import Config, config_from_dict
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"]
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 def blocks(page, language):
-    return re.findall(
-        rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    """Also those that stand indented in a list."""
+    found = re.finditer(
+        rf"^(?P<indent> *)```{language}\n(?P<code>.*?)^(?P=indent)```",
+        page.read_text(encoding="utf-8"),
+        re.MULTILINE | re.DOTALL,
     )
+    return [textwrap.dedent(block["code"]) for block in found]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
@@ -45,7 +54,35 @@ def run_python(page):
 
 
 def run_shell(page, folder, tiny_model):
-    """Each block as one script; `grouprl train` takes a tiny model and few steps, `make` looks for its target."""
+    """Each block as one script, or as commands with what they print."""
+    env = environment(folder, tiny_model)
+    for block in blocks(page, "bash"):
+        done = run(block, folder, env)
+        assert done.returncode == 0, done.stdout + done.stderr
+    check = doctest.OutputChecker().check_output
+    for block in blocks(page, "console"):
+        for command, _, expected in (
+            part.partition("\n") for part in re.split(r"^\$ ", block, flags=re.M)[1:]
+        ):
+            done = run(command, folder, env)
+            assert check(expected, done.stdout + done.stderr, OPTIONS), (
+                f"{command}\n{done.stdout}{done.stderr}"
+            )
+
+
+def run(script, folder, env):
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def environment(folder, tiny_model):
+    """`grouprl train` takes a tiny model and few steps, `make` looks for its target."""
     bin_dir = folder / "bin"
     bin_dir.mkdir()
     small = (
@@ -61,17 +98,7 @@ def run_shell(page, folder, tiny_model):
     make.write_text('#!/usr/bin/env bash\ngrep -q "^$1:" "$ROOT/Makefile"\n')
     for script in (shim, make):
         script.chmod(0o755)
-    env = os.environ | {"PATH": f"{bin_dir}:{os.environ['PATH']}", "ROOT": str(ROOT)}
-    for block in blocks(page, "bash"):
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", block],
-            cwd=folder,
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+    return os.environ | {"PATH": f"{bin_dir}:{os.environ['PATH']}", "ROOT": str(ROOT)}
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "toml")], ids=lambda p: p.name)
@@ -91,6 +118,52 @@ def test_the_documented_defaults_are_the_defaults():
 
 
 def test_links_within_the_docs_lead_somewhere():
+    """To a file that is there, and to a heading of it where they name one."""
     for page in PAGES:
-        for target in re.findall(r"\]\((?!http|#)([^)#]+)", page.read_text(encoding="utf-8")):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+        text = without_code(page)
+        for target in re.findall(r"\]\((?!https?:|mailto:)([^)\s]+)\)", text):
+            name, _, anchor = target.partition("#")
+            there = (page.parent / name).resolve() if name else page
+            assert there.exists(), f"{page.name}: {target}"
+            if anchor:
+                assert anchor in anchors(there), f"{page.name}: {target}, of {sorted(anchors(there))}"
+
+
+def without_code(page):
+    return re.sub(r"^ *```.*?^ *```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page):
+    """Those that GitHub gives the headings: lower case, punctuation dropped, spaces as hyphens, twins numbered."""
+    found = set()
+    for heading in re.findall(r"^#+ (.+?)\s*$", without_code(page), re.MULTILINE):
+        words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
+        slug = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        twins = sum(1 for other in found if re.fullmatch(rf"{re.escape(slug)}(-\d+)?", other))
+        found.add(f"{slug}-{twins}" if twins else slug)
+    return found
+
+
+def test_anchors_are_those_of_github(tmp_path):
+    """Of the rules that GitHub follows: punctuation goes, underscores stay, spaces are not merged."""
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# What it does, and *why*\n## batch_std\n## A & B\n## `x`: [y](z.md)\n## A & B\n```\n# no\n```\n"
+    )
+    assert anchors(page) == {"what-it-does-and-why", "batch_std", "a--b", "x-y", "a--b-1"}
+
+
+def test_every_estimator_has_its_place():
+    """A line in the index, and a heading of its own on one page."""
+    folder = ROOT / "docs" / "estimators"
+    index = (ROOT / "docs" / "estimators.md").read_text(encoding="utf-8")
+    headings = [
+        h
+        for page in folder.glob("*.md")
+        for h in re.findall(r"^## (\w+)$", page.read_text("utf-8"), re.MULTILINE)
+    ]
+    assert sorted(h for h in headings if h in advantages.names()) == sorted(advantages.names())
+    for name in advantages.names():
+        assert re.search(rf"^\| `{name}` \|", index, re.MULTILINE), name
+    for page in folder.glob("*.md"):
+        assert f"(estimators/{page.name})" in index, page.name
