@@ -168,7 +168,7 @@ def centred() -> str:
 
 
 def hard_prompts() -> str:
-    grpo = Line(curve("grpo"), GREY, "grpo", at=0.86, shift=(-6, 14), anchor="end")
+    grpo = Line(curve("grpo"), GREY, "grpo", at=0.86, shift=(-2, 9), anchor="end")
     return render(
         [
             Panel(
@@ -363,7 +363,8 @@ def over_time() -> str:
             if known:
                 counts = [[k, 8 * p, 8 * (1 - p)] for k, p in enumerate(PASS_RATES)]
                 tracker.load_state_dict({"trackers": counts})
-            return tracker(rewards, prompts)
+            result: Tensor = tracker(rewards, prompts)
+            return result
 
         return by_right_and_wrong(estimate)
 

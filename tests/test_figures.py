@@ -8,6 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from grouprl import advantages
+
 DOCS = Path(__file__).parent.parent / "docs"
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -74,6 +76,19 @@ def test_large_groups_of_best_of_k(docs):
     for p, weight in docs("weights").curve("pass_at_k", 512, k=4)[5:96]:
         q = (1 - p) ** 4
         assert weight == pytest.approx(p * math.sqrt(q / (1 - q)), abs=2e-3), p
+
+
+def test_the_other_prompts_bias_nothing(docs):
+    """jspo's baseline does not look at R_i, so w = p (1 − p), but for the share of one prompt in 576."""
+    weights, jspo = docs("weights"), advantages.jspo
+    advantage = jspo(weights.outcomes(8).repeat(64, 1))[:9]
+    for p in weights.PASS_RATES:
+        assert weights.weight_and_mean(advantage, p, 8)[0] == pytest.approx(p * (1 - p), abs=1e-3), p
+
+
+def test_the_median_of_an_even_group_is_the_majority_of_the_others(docs):
+    for p, weight in docs("weights").curve("median", 8, eps=0.0):
+        assert weight == pytest.approx(p * (1 - p), abs=1e-12), p
 
 
 def test_without_groups_the_weight_is_the_baselines(docs):
