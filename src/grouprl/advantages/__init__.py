@@ -10,6 +10,7 @@ algebra          baselines and scales
 whitening        one unit, mean and std for the whole batch
 core             `grpo_group_advantages`, `group_advantages`
 stats            `group_stats`
+ranks            the keyword `process_group`
 registry         estimators by name: `register`, `names`, `get`, `describe`
 laws             `check_laws`
 law_batches      the batches it draws

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
@@ -29,7 +30,11 @@ from grouprl.advantages.inputs import (
     non_negative,
     read_rewards,
 )
+from grouprl.distributed import across_ranks
 from grouprl.errors import InputError
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 @overload
@@ -80,6 +85,7 @@ def group_advantages(
     lengths: ArrayLike | None = None,
     quantile: float | None = None,
     spread_ulps: float = 4,
+    process_group: ProcessGroup | None = None,
 ) -> Array: ...
 @overload
 def group_advantages(
@@ -94,6 +100,7 @@ def group_advantages(
     lengths: ArrayLike | None = None,
     quantile: float | None = None,
     spread_ulps: float = 4,
+    process_group: ProcessGroup | None = None,
 ) -> Tensor: ...
 def group_advantages(
     rewards: ArrayLike,
@@ -107,6 +114,7 @@ def group_advantages(
     lengths: ArrayLike | None = None,
     quantile: float | None = None,
     spread_ulps: float = 4,
+    process_group: ProcessGroup | None = None,
 ) -> Tensor | Array:
     """Advantages over groups of any size, given by id or as the last axis.
 
@@ -133,6 +141,10 @@ def group_advantages(
         spread_ulps: A group whose rewards span at most this many units in the last place of its largest
             |reward| has no spread. The unit is float32's for float32 and narrower rewards, float64's for
             float64 and lists; whole numbers have no tolerance.
+        process_group: Whose ranks make up the batch, so that a group may span them; each rank passes its own
+            completions, or none, and gets their advantages, with the bits of one process that has them all, in
+            the order of the ranks. None: this process alone. `torch.distributed.group.WORLD`: all; before
+            init_process_group that is None.
 
     Returns:
         Advantages of the shape of rewards, without gradient: a tensor on the same device for a tensor, an
@@ -144,7 +156,7 @@ def group_advantages(
             an unknown baseline or scale, or a pair without sense; missing or negative lengths; a quantile
             outside [0, 1]; negative rewards with scale="mean" (off the CPU such a group gets 0 instead, as
             looking would wait for the device); an eps or spread_ulps that is negative or not finite; another
-            ddof.
+            ddof. With a process_group on every rank alike, also for inputs of different kinds or dtypes.
 
     Exactly 0 for a group of one, for a group without spread, and where a reward is unscored; the scored ones
     are computed as though the unscored had never been sampled. No rewards: an empty result. Never NaN or
@@ -163,19 +175,17 @@ def group_advantages(
     Source: DeepSeekMath, https://arxiv.org/abs/2402.03300, section 4.1.2; scale="none" is Dr. GRPO,
     https://arxiv.org/abs/2503.20783, section 3.2.
     """
-    return compute(
-        "group_advantages",
-        rewards,
-        group_ids,
-        baseline=baseline,
-        scale=scale,
-        eps=eps,
-        ddof=ddof,
-        valid=valid,
-        lengths=lengths,
-        quantile=quantile,
-        spread_ulps=spread_ulps,
-    )
+    inputs = {"rewards": rewards, "group_ids": group_ids, "valid": valid, "lengths": lengths}
+    options = {
+        "baseline": baseline,
+        "scale": scale,
+        "eps": eps,
+        "ddof": ddof,
+        "quantile": quantile,
+        "spread_ulps": spread_ulps,
+    }
+    where = "group_advantages"
+    return across_ranks(where, partial(compute, where), process_group, inputs, options)
 
 
 def compute(

@@ -11,12 +11,16 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Concatenate, ParamSpec, Protocol, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, cast, overload
 
 from torch import Tensor
 
 from grouprl.advantages.inputs import Array, ArrayLike
+from grouprl.advantages.ranks import spanning_ranks
 from grouprl.errors import InputError
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 SCOPES = ("group", "batch", "stateful", "token")
 NEEDS = frozenset({"lengths", "values", "greedy_rewards", "max_reward", "components"})
@@ -37,12 +41,19 @@ P = ParamSpec("P")
 
 
 class Function(Protocol[P]):
-    """An estimator as it is called: arrays give arrays, tensors and lists give tensors."""
+    """An estimator as it is called: arrays give arrays, tensors and lists give tensors.
+
+    With a process_group it sees the completions of all its ranks, and gives this rank's part.
+    """
 
     @overload
     def __call__(self, rewards: Array, *args: P.args, **keywords: P.kwargs) -> Array: ...
     @overload
     def __call__(self, rewards: Tensor | Sequence[Any], *args: P.args, **keywords: P.kwargs) -> Tensor: ...
+    @overload
+    def __call__(
+        self, rewards: ArrayLike, *args: Any, process_group: ProcessGroup | None, **keywords: Any
+    ) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,17 +113,22 @@ def register(
     *,
     scope: str = "group",
     needs: Iterable[str] = (),
+    per_completion: Iterable[str] = (),
     laws: Iterable[str] = (),
     bound: Callable[[int], float] | None = None,
     equation: str = "",
     source: str = "",
 ) -> Callable[[Callable[Concatenate[Any, P], Any]], Function[P]]:
-    """Make a function an estimator that can be named. The function itself stays as it is.
+    """Make a function an estimator that can be named, and give it the keyword `process_group`.
+
+    A class (scope "stateful"), and a function that has that keyword, stays as it is.
 
     Args:
         name: An identifier that is not taken by another function; the same function may be registered again.
         scope: See `Estimator`.
         needs: See `Estimator`.
+        per_completion: Its keywords with an entry for each completion, beyond valid and those that it can need.
+            They are gathered over ranks; all others must be the same on every rank.
         laws: See `Estimator`.
         bound: See `Estimator`; "bounded" in laws asks for it.
         equation: See `Estimator`; without it the indented lines of the docstring.
@@ -154,6 +170,7 @@ def register(
                 f"register: {name!r} is {_identity(taken.function)}, expected a name that is free; "
                 "choose another name, or unregister it first"
             )
+        function = spanning_ranks(name, function, frozenset(per_completion))
         doc = _Docstring.of(function)
         _ESTIMATORS[name] = Estimator(
             name=name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -13,7 +13,11 @@ from grouprl.advantages.batch_wide import empty, give
 from grouprl.advantages.inputs import ArrayLike, finite, non_negative, read_rewards
 from grouprl.advantages.registry import register
 from grouprl.advantages.whitening import as_batch, scored_of, whiten
+from grouprl.distributed import across_ranks
 from grouprl.errors import InputError
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 class SPO:
@@ -80,8 +84,16 @@ class SPO:
         group_ids: ArrayLike | None = None,
         *,
         valid: ArrayLike | None = None,
+        process_group: ProcessGroup | None = None,
     ) -> Any:
-        """Advantages of this batch; then the prompts' trackers learn from it."""
+        """Advantages of this batch; then the prompts' trackers learn from it.
+
+        With a process_group, of the batch of all its ranks: the trackers are then the same on each.
+        """
+        inputs = {"rewards": rewards, "group_ids": group_ids, "valid": valid}
+        return across_ranks("spo", self._advantages, process_group, inputs, {})
+
+    def _advantages(self, rewards: ArrayLike, group_ids: ArrayLike | None, valid: ArrayLike | None) -> Any:
         if group_ids is None:
             raise InputError(
                 "spo: group_ids are missing, expected each completion's prompt, named as in earlier steps; "

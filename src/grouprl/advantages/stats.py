@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import torch
 from torch import Tensor
 
 from grouprl.advantages.groups import Groups, measure, standard_deviation
 from grouprl.advantages.inputs import Array, ArrayLike, Rewards, check_ddof, non_negative, read_rewards
+from grouprl.distributed import across_ranks
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 A = TypeVar("A", Tensor, Array)
 
@@ -45,6 +49,7 @@ def group_stats(
     ddof: int = 0,
     valid: ArrayLike | None = None,
     spread_ulps: float = 4,
+    process_group: ProcessGroup | None = None,
 ) -> GroupStats[Array]: ...
 @overload
 def group_stats(
@@ -54,6 +59,7 @@ def group_stats(
     ddof: int = 0,
     valid: ArrayLike | None = None,
     spread_ulps: float = 4,
+    process_group: ProcessGroup | None = None,
 ) -> GroupStats[Tensor]: ...
 def group_stats(
     rewards: ArrayLike,
@@ -62,6 +68,7 @@ def group_stats(
     ddof: int = 0,
     valid: ArrayLike | None = None,
     spread_ulps: float = 4,
+    process_group: ProcessGroup | None = None,
 ) -> GroupStats[Tensor] | GroupStats[Array]:
     """Mean, std, count, min, max and spread of each completion's group.
 
@@ -73,6 +80,7 @@ def group_stats(
         ddof: 0 for the population std, 1 for the sample std.
         valid: As for `group_advantages`.
         spread_ulps: As for `group_advantages`.
+        process_group: As for `group_advantages`.
 
     Returns:
         `GroupStats`, each field of the shape of rewards; mean, std, min and max in the reward's unit and in
@@ -92,6 +100,18 @@ def group_stats(
 
     Source: ours.
     """
+    inputs = {"rewards": rewards, "group_ids": group_ids, "valid": valid}
+    options = {"ddof": ddof, "spread_ulps": spread_ulps}
+    return across_ranks("group_stats", _group_stats, process_group, inputs, options)
+
+
+def _group_stats(
+    rewards: ArrayLike,
+    group_ids: ArrayLike | None,
+    valid: ArrayLike | None,
+    ddof: int,
+    spread_ulps: float,
+) -> GroupStats[Any]:
     where = "group_stats"
     check_ddof(where, ddof)
     batch = read_rewards(where, rewards, group_ids, valid)

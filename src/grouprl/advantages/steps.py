@@ -19,7 +19,7 @@ from grouprl.advantages.whitening import scored_of
 from grouprl.errors import InputError
 
 
-@register("gigpo", scope="token", laws=OWN_GROUP | {"zero_sum"})
+@register("gigpo", scope="token", per_completion={"episode_ids", "state_ids"}, laws=OWN_GROUP | {"zero_sum"})
 def gigpo(
     rewards: ArrayLike,
     group_ids: ArrayLike | None = None,
@@ -105,7 +105,7 @@ def gigpo(
     return batch.give(total.to(batch.precision.out))
 
 
-@register("gae", scope="token", needs={"values"})
+@register("gae", scope="token", needs={"values"}, per_completion={"mask"})
 def gae(
     rewards: ArrayLike,
     values: ArrayLike,
