@@ -8,6 +8,7 @@ numerics         powers of two, sums that do not depend on order
 groups           what is scored, each group's extent, mean and std; whether it has spread
 algebra          baselines and scales
 whitening        one unit, mean and std for the whole batch
+host_rows        the shorter way for float32 rows on a CPU
 core             `grpo_group_advantages`, `group_advantages`
 stats            `group_stats`
 ranks            the keyword `process_group`

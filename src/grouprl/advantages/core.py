@@ -20,6 +20,7 @@ from grouprl.advantages.algebra import (
 )
 from grouprl.advantages.extras import read_lengths
 from grouprl.advantages.groups import measure
+from grouprl.advantages.host_rows import standardised_rows
 from grouprl.advantages.inputs import (
     Array,
     ArrayLike,
@@ -208,6 +209,10 @@ def compute(
     eps = non_negative(where, "eps", eps)
     spread_ulps = non_negative(where, "spread_ulps", spread_ulps)
     check_ddof(where, ddof)
+    if group_ids is None and valid is None and quantile is None and baseline == "mean" and scale == "std":
+        plain = standardised_rows(rewards, eps, ddof, spread_ulps)
+        if plain is not None:
+            return plain
     options = Options(eps, ddof, _quantile(where, baseline, quantile), spread_ulps)
     batch = read_rewards(where, rewards, group_ids, valid)
     if baseline == "length_weighted":
