@@ -1,4 +1,5 @@
-"""Advantages against the textbook's four lines of torch and against a Python loop over a dictionary of groups.
+"""Advantages against the textbook's four lines of torch, one read and one write of the rewards, a Python loop over a
+dictionary of groups, and, for string ids, what numbers them in NumPy.
 
     python benchmarks/advantages.py
 
@@ -12,10 +13,12 @@ import statistics
 import subprocess
 import sys
 import time
+import uuid
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from grouprl import group_advantages, grpo_group_advantages
@@ -105,6 +108,15 @@ def main() -> None:
             "textbook",
             compare(lambda r=rewards: grpo_group_advantages(r), lambda r=rewards: textbook(r)),
         )
+        buffer = torch.empty_like(rewards)
+        line(
+            "matrix",
+            shape,
+            "torch.neg(out=)",  # the limit: one read and one write of the rewards
+            compare(
+                lambda r=rewards: grpo_group_advantages(r), lambda r=rewards, b=buffer: torch.neg(r, out=b)
+            ),
+        )
     shape = (4096, 16)
     rewards = torch.rand(shape, generator=generator)
     flat = rewards.flatten()
@@ -120,6 +132,14 @@ def main() -> None:
         "flat, shuffled": contiguous[order],
     }.items():
         line(name, shape, "matrix", compare(lambda ids=ids: group_advantages(flat, ids), matrix))
+    prompts = [str(uuid.UUID(int=int(x), version=4)) for x in torch.randint(2**62, (shape[0],)).tolist()]
+    names = [prompts[i] for i in contiguous[order].tolist()]
+    line(
+        "string ids",
+        shape,
+        "numpy.unique",
+        compare(lambda: group_advantages(flat, names), lambda: np.unique(names, return_inverse=True)),
+    )
     line(
         "flat, contiguous",
         shape,
