@@ -7,6 +7,7 @@
     ├── ModelError         (ValueError)    a model that cannot be loaded, a prompt that does not fit it
     ├── RunError           (RuntimeError)  a run folder or checkpoint that cannot be used
     ├── RewardError        (RuntimeError)  a reward function that raised or returned the wrong thing
+    ├── EstimatorError     (RuntimeError)  an advantage estimator that did so during a run
     └── MissingDependency  (ImportError)   an extra that is not installed
 
 A message reads `where: what was given, what was expected; what to do`, on one line. Each class is
@@ -42,6 +43,10 @@ class RunError(GrouprlError, RuntimeError):
 
 class RewardError(GrouprlError, RuntimeError):
     """A reward function raised, or returned the wrong count or type."""
+
+
+class EstimatorError(GrouprlError, RuntimeError):
+    """An advantage estimator raised during a run, or returned what are no advantages."""
 
 
 class MissingDependency(GrouprlError, ImportError):  # noqa: N818  (reads better where it is caught)

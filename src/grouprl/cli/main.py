@@ -5,8 +5,8 @@
     grouprl report  report.html of a run
     grouprl explain the advantages of a group, step by step
 
-Exit codes: 0 done · 1 the run failed (a reward function raised, say) · 2 something given cannot be used ·
-130 interrupted.
+Exit codes: 0 done · 1 the run failed (a reward function or an estimator raised, say) · 2 something given cannot
+be used · 130 interrupted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from grouprl.errors import GrouprlError, RewardError
+from grouprl.errors import EstimatorError, GrouprlError, RewardError
 
 USAGE = """usage: grouprl COMMAND [OPTIONS]
 
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 code=2,
             )
         return command(given[1:])
-    except RewardError as error:
+    except (RewardError, EstimatorError) as error:
         return _fail(str(error), code=1, notes=error)
     except GrouprlError as error:
         return _fail(str(error), code=2, notes=error)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -39,6 +40,10 @@ class TrainArguments:
     """A configuration; the options below override it."""
     resume: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
     """Go on with this run. Only options such as --steps may differ from it."""
+    estimator_option: Annotated[
+        tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="NAME=VALUE")
+    ] = ()
+    """One of the estimator's options, such as eps=1e-4; may be given several times."""
     config: Config = dataclasses.field(default_factory=Config)
 
 
@@ -79,13 +84,35 @@ def train_command(arguments: Sequence[str]) -> int:
 
 
 def _parse(arguments: Sequence[str], default: Config) -> TrainArguments:
-    return parse(
+    # Their names are the estimator's own: tyro would make options of them that may clash with others.
+    options = default.advantage.options
+    bare = dataclasses.replace(default, advantage=dataclasses.replace(default.advantage, options={}))
+    given = parse(
         TrainArguments,
         arguments,
         prog="grouprl train",
         description=DESCRIPTION,
-        default=TrainArguments(config=default),
+        default=TrainArguments(config=bare),
     )
+    advantage = given.config.advantage
+    if advantage.estimator != default.advantage.estimator:
+        options = {}  # those of another estimator
+    named = dict(_named_value(text) for text in given.estimator_option)
+    advantage = dataclasses.replace(advantage, options={**options, **named})
+    return dataclasses.replace(given, config=dataclasses.replace(given.config, advantage=advantage))
+
+
+def _named_value(text: str) -> tuple[str, Any]:
+    """NAME=VALUE, the value as TOML writes it; anything else is text."""
+    name, equals, value = text.partition("=")
+    if not (equals and name.strip().isidentifier()):
+        raise ConfigError(
+            f"grouprl train: --estimator-option is {text!r}, expected NAME=VALUE, such as eps=1e-4"
+        )
+    try:
+        return name.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return name.strip(), value
 
 
 def _conclude(path: Path, display: Display) -> None:

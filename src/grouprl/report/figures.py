@@ -46,6 +46,7 @@ GROUP_KINDS = (
 STAGES = (
     ("seconds_rollout", "rollout", BLUE),
     ("seconds_reward", "reward", AMBER),
+    ("seconds_greedy", "greedy", VIOLET),
     ("seconds_train", "train", TEAL),
 )
 
@@ -132,7 +133,13 @@ def _groups(metrics: Records) -> Figure | None:
         kinds.append(("equal, in between", "#b3a27c", rest))
     traces = _stacked(steps, [kind for kind in kinds if any(kind[2])])
     said = ", ".join(f"{percent(mean(values))} {label}" for label, _, values in kinds if mean(values))
-    caption = f"Mean over the run: {said or 'none'}. Only groups whose rewards differ have a gradient."
+    with_gradient = mean(column(metrics, "groups_with_advantage_share"))
+    caption = f"Mean over the run: {said or 'none'}. "
+    caption += (
+        "Only groups whose rewards differ have a gradient."  # a run of before other estimators could be named
+        if with_gradient is None
+        else f"{percent(with_gradient)} had an advantage other than 0: only these have a gradient from the rewards."
+    )
     return _figure("groups", "What the groups were", caption, traces, y_percent=True, y_range=[0, 1])
 
 

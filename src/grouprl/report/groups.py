@@ -11,10 +11,10 @@ Group = list[dict[str, Any]]
 
 
 def sample_groups(run: RunFolder, step: int, count: int) -> list[Group]:
-    """A few groups of one step, as rollout rows; those with spread come first.
+    """A few groups of one step, as rollout rows; those with an advantage other than 0 come first.
 
-    A group has spread where a recorded advantage is not 0: that is what the run itself decided, so the page
-    cannot contradict it. Within each kind the order of sampling is kept.
+    The recorded advantages are what the run itself decided, by whichever estimator, so the page cannot
+    contradict it. Within each kind the order of sampling is kept.
 
     Args:
         run: The run.

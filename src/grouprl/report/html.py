@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -106,7 +107,7 @@ def _heading(config: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) ->
     planned = number(_setting(config, "steps"))
     steps = f"{done:.0f}" if planned is None or planned == done else f"{done:.0f} of {planned:.0f}"
     facts = [("model", _setting(config, "model")), ("task", _setting(config, "task")), ("steps", steps)]
-    further = ("prompts_per_step", "group_size", "lr", "seed")
+    further = ("prompts_per_step", "group_size", "estimator", "lr", "seed")
     facts += [(key.replace("_", " "), _setting(config, key)) for key in further]
     return [(label, str(value)) for label, value in facts if value is not None]
 
@@ -216,7 +217,8 @@ class _Group:
     before: str
     """What of a long prompt stands before the part that is shown: the question is at its end."""
     prompt_id: str
-    without_spread: bool
+    remark: str
+    """Why nothing was learned from it; "" where something was."""
     completions: list[_Completion]
     more: int
 
@@ -229,10 +231,18 @@ def _group_view(rows: Group) -> _Group:
         prompt=prompt[cut:],
         before=prompt[max(cut - MOST_CHARACTERS, 0) : cut],
         prompt_id=rows[0].get("prompt_id") or "",
-        without_spread=not has_signal(rows) and any(row.get("advantage") is not None for row in rows),
+        remark=_remark(rows),
         completions=[_completion_view(row, largest) for row in rows[:COMPLETIONS_A_GROUP]],
         more=max(len(rows) - COMPLETIONS_A_GROUP, 0),
     )
+
+
+def _remark(rows: Group) -> str:
+    if has_signal(rows) or all(row.get("advantage") is None for row in rows):
+        return ""
+    rewards = present([number(row.get("reward")) for row in rows])
+    equal = not rewards or math.isclose(min(rewards), max(rewards), rel_tol=1e-6)
+    return "no spread: every advantage is 0" if equal else "every advantage is 0"
 
 
 def _completion_view(row: Mapping[str, Any], largest: float) -> _Completion:

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
-import importlib
-import importlib.util
-import os
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from grouprl.errors import TaskError
 from grouprl.tasks.builtin_rewards import BUILTIN_REWARDS
 from grouprl.tasks.task import Reward, RewardFunction
+from grouprl.tasks.user_code import is_spec, load_attribute
 
 RewardLike = str | RewardFunction | Reward
 
@@ -81,22 +74,14 @@ def reward_from_spec(spec: str, *, weight: float = 1.0) -> Reward:
     if spec in BUILTIN_REWARDS:
         return Reward(spec, BUILTIN_REWARDS[spec], weight)
     where = f"reward {spec!r}"
-    source, colon, attribute = spec.rpartition(":")
-    if not (colon and source and attribute):
+    if not is_spec(spec):
         near = difflib.get_close_matches(spec, BUILTIN_REWARDS, n=1)
         raise TaskError(
             f"{where}: not a built-in reward, expected {', '.join(BUILTIN_REWARDS)}, 'module:function' "
             f"or 'file.py:function'{f'; did you mean {near[0]!r}?' if near else ''}"
         )
-    found: Any = _import(source, where)
-    for name in attribute.split("."):
-        if not hasattr(found, name):
-            near = difflib.get_close_matches(name, [n for n in dir(found) if not n.startswith("_")], n=1)
-            raise TaskError(
-                f"{where}: no {name!r} in {source}, expected a function of that name"
-                f"{f'; did you mean {near[0]!r}?' if near else ''}"
-            )
-        found = getattr(found, name)
+    attribute = spec.rpartition(":")[2]
+    found = load_attribute(spec, where=where)
     if isinstance(found, Reward):
         return found if weight == 1.0 else replace(found, weight=weight)
     if not callable(found) or isinstance(found, type):
@@ -125,55 +110,3 @@ def _name_of(function: Callable[..., Any]) -> str:
         function = function.func
     name = getattr(function, "__name__", None) or getattr(function, "name", None) or type(function).__name__
     return str(name).strip("<>")  # a lambda is named <lambda>
-
-
-def _import(source: str, where: str) -> ModuleType:
-    is_file = source.endswith(".py") or os.sep in source
-    path = Path(source).resolve()
-    if is_file and not path.is_file():
-        raise TaskError(f"{where}: no file {source} in {Path.cwd()}, expected a Python file")
-    try:
-        with _importable_from(path.parent if is_file else Path.cwd()):
-            return _load_file(path) if is_file else importlib.import_module(source)
-    except (Exception, SystemExit) as error:  # a script that calls sys.exit() where it is imported
-        absent = (isinstance(error, ModuleNotFoundError) and error.name) or ""
-        if absent and not is_file and f"{source}.".startswith(f"{absent}."):
-            raise TaskError(
-                f"{where}: no module {source!r}, neither installed nor in {Path.cwd()}; give the file: "
-                "'path/to/file.py:function'"
-            ) from error
-        reason = str(error).replace("\n", " ")
-        raise TaskError(f"{where}: importing {source} raised {type(error).__name__}: {reason}") from error
-
-
-def _load_file(path: Path) -> ModuleType:
-    """The module of a file, under a name of its own, so that it cannot stand in for another module."""
-    name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is not a Python source file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickle look it up there
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
-
-
-@contextmanager
-def _importable_from(folder: Path) -> Iterator[None]:
-    """Look in `folder` first while importing, and last from then on."""
-    entry = str(folder)
-    importlib.invalidate_caches()
-    sys.path.insert(0, entry)
-    try:
-        yield
-    finally:
-        if entry in sys.path:
-            sys.path.remove(entry)
-        if entry not in sys.path:
-            sys.path.append(entry)

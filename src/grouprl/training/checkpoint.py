@@ -19,6 +19,7 @@ from grouprl.records import RunFolder, atomic_dir
 
 STATE_VERSION = 1
 STEP_FILE = "grouprl.json"
+ESTIMATOR_FILE = "estimator.json"
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class TrainingState:
         step: Steps done.
         position: Prompts drawn so far.
         task_fingerprint: Of the prompts that `position` counts in.
-        steps_without_spread: Steps in a row in which no group had spread.
+        steps_without_spread: Steps in a row in which every advantage was 0.
     """
 
     step: int = 0
@@ -39,9 +40,15 @@ class TrainingState:
 
 
 def save_checkpoint(
-    folder: RunFolder, policy: Policy, optimizer: torch.optim.Optimizer, state: TrainingState, *, keep: int
+    folder: RunFolder,
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    state: TrainingState,
+    *,
+    estimator_state: str | None = None,
+    keep: int,
 ) -> Path:
-    """Write `checkpoints/step_…`, then remove all but the newest `keep`.
+    """Write `checkpoints/step_…`, then remove all but the newest `keep`. `estimator_state` is JSON.
 
     The folder appears under its name only when everything in it is on disk, so a kill at any moment leaves
     the earlier checkpoints as they were.
@@ -50,6 +57,8 @@ def save_checkpoint(
     with _errors_as_os(path), atomic_dir(path, replace=True) as work:
         policy.save(work / "model")
         torch.save(optimizer.state_dict(), work / "optimizer.pt")
+        if estimator_state is not None:
+            (work / ESTIMATOR_FILE).write_text(estimator_state, encoding="utf-8")
         files = sorted(p for p in work.rglob("*") if p.is_file())
         record = {
             "version": STATE_VERSION,
@@ -119,6 +128,12 @@ def load_optimizer(path: Path, optimizer: torch.optim.Optimizer) -> None:
     optimizer.load_state_dict(
         {"state": saved["state"], "param_groups": optimizer.state_dict()["param_groups"]}
     )
+
+
+def read_estimator_state(path: Path) -> str | None:
+    """The estimator's state of a checkpoint that `read_state` has checked; None where it has none."""
+    file = path / ESTIMATOR_FILE
+    return file.read_text(encoding="utf-8") if file.exists() else None
 
 
 def _checksum_of(record: dict[str, Any]) -> int:

@@ -28,8 +28,8 @@ NonNegative = Annotated[float, Ge(0), Lt(math.inf)]
 class RolloutConfig:
     """What is sampled in a step."""
 
-    group_size: Annotated[int, Ge(2)] = 8
-    """G, completions sampled for each prompt."""
+    group_size: Count = 8
+    """G, completions sampled for each prompt; 1 where the estimator does not compare within the group."""
     prompts_per_step: Count = 8
     """Prompts, that is groups, in a step."""
     max_new_tokens: Count = 16
@@ -48,14 +48,12 @@ class RolloutConfig:
 
 @dataclass(frozen=True)
 class AdvantageConfig:
-    """How rewards become advantages: A = (R − mean) / (std + eps), within the group."""
+    """How rewards become advantages."""
 
-    scale: Literal["std", "none"] = "std"
-    """Divide by the group's standard deviation (GRPO), or by nothing (Dr. GRPO)."""
-    eps: NonNegative = 1e-6
-    """Added to the standard deviation."""
-    ddof: Literal[0, 1] = 0
-    """0 for the population's standard deviation, 1 for the sample's."""
+    estimator: str = "grpo"
+    """One of grouprl.advantages.names(), or your own: file.py:function or module:function."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """The estimator's keywords, such as {eps = 1e-6, ddof = 1}; on the command line --estimator-option."""
 
 
 @dataclass(frozen=True)
@@ -193,14 +191,11 @@ def config_from_dict(table: Mapping[str, Any], *, where: str = "config") -> Conf
     """A checked configuration from nested dictionaries. See `read_config`."""
     from pydantic import ValidationError
 
+    table = _name_the_estimator(table, where)
     _refuse_unknown_keys(table, Config, where, "")
     if isinstance(table.get("reward"), str):
         table = {**table, "reward": [table["reward"]]}
-    if table.get("rollout", {}).get("group_size") == 1:
-        raise ConfigError(
-            f"{where}: group_size is 1, expected at least 2; a group of one has nothing to be compared with, "
-            "so every advantage would be 0"
-        )
+    _check_options(table.get("advantage", {}).get("options", {}), where)
     try:
         # Through JSON, where pydantic's strict mode still takes a list for a tuple, but no text for a number.
         config: Config = _adapter().validate_json(json.dumps(table, default=str), strict=True)
@@ -231,6 +226,35 @@ def config_to_toml(config: Config) -> str:
 
     table = {k: v for k, v in dataclasses.asdict(config).items() if v is not None}
     return tomli_w.dumps(table)
+
+
+OLD_ADVANTAGE_KEYS = frozenset({"scale", "eps", "ddof"})
+"""What [advantage] held before estimators could be named. Such a table still reads."""
+
+
+def _name_the_estimator(table: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """A configuration whose [advantage] has the old keys alone, with the estimator and the options that they are."""
+    old = table.get("advantage")
+    if not isinstance(old, Mapping) or not old or set(old) - OLD_ADVANTAGE_KEYS:
+        return table
+    scale = old.get("scale", "std")
+    if scale not in ("std", "none"):
+        raise ConfigError(
+            f"{where}: advantage.scale is {scale!r}, expected 'std' or 'none'; name an estimator instead"
+        )
+    options = {name: value for name, value in old.items() if name != "scale"}
+    named = {"estimator": "grpo", "options": options} if scale == "std" else {"estimator": "dr_grpo"}
+    return {**table, "advantage": named}
+
+
+def _check_options(options: Any, where: str) -> None:
+    """Refuse what TOML cannot hold, and JSON would turn into text."""
+    for name, value in options.items() if isinstance(options, Mapping) else ():
+        if not isinstance(value, bool | int | float | str | list | tuple | Mapping):
+            raise ConfigError(
+                f"{where}: advantage.options.{name} is {value!r}, expected a number, a text, true or false, a list "
+                "or a table; leave an option out to keep its default"
+            )
 
 
 @cache
@@ -264,6 +288,12 @@ SECTIONS: dict[str, type] = {
 
 def _nearest(key: str, cls: type) -> str:
     """Where a key that is not known here belongs, or which known one looks like it."""
+    if cls is AdvantageConfig and key in OLD_ADVANTAGE_KEYS:
+        return (
+            "beside estimator or options it is one of the options: put it into the table [advantage.options]"
+            if key != "scale"
+            else "beside estimator it has no meaning; estimator = 'dr_grpo' is scale = 'none'"
+        )
     homes = {f.name: "" for f in dataclasses.fields(Config)}
     for section, kind in SECTIONS.items():
         homes.update({f.name: section for f in dataclasses.fields(kind)})

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from grouprl.advantages import group_stats
@@ -65,3 +66,26 @@ def batch_metrics(groups: Sequence[Group], scores: Scores, *, success_reward: fl
         metrics[f"reward_{name}_mean"] = mean(present)
         metrics[f"reward_{name}_count"] = len(present)
     return metrics
+
+
+def advantage_metrics(
+    groups: Sequence[Group], scores: Scores, advantages: Float[Tensor, " n"]
+) -> dict[str, Any]:
+    """Sizes of the scored completions' advantages, None where nothing is scored; and how many groups have any."""
+    numbers, values = group_numbers(groups).tolist(), advantages.tolist()
+    scored = [(i, abs(a)) for i, a, r in zip(numbers, values, scores.rewards) if r is not None]
+    sizes = [size for _, size in scored]
+    return {
+        "advantage_mean_abs": mean(sizes),
+        "advantage_max_abs": max(sizes, default=None),
+        "groups_with_advantage_share": len({i for i, size in scored if size}) / max(len(groups), 1),
+    }
+
+
+def greedy_metrics(greedy: Scores) -> dict[str, Any]:
+    """Rewards of the greedy completions that an estimator asked for."""
+    scored = [r for r in greedy.rewards if r is not None]
+    return {
+        "greedy_reward_mean": mean(scored),
+        "greedy_unscored_share": 1.0 - len(scored) / max(len(greedy.rewards), 1),
+    }

@@ -13,14 +13,17 @@ from grouprl.errors import ConfigError, RunError, TaskError
 from grouprl.policy import load_policy
 from grouprl.records import RunFolder, atomic_write
 from grouprl.tasks import Reward, RewardLike, Task, check_rewards, load, make_rewards
+from grouprl.training.advantages import Advantages
 from grouprl.training.checkpoint import (
     DamagedCheckpoint,
     TrainingState,
     final_model_step,
     load_optimizer,
+    read_estimator_state,
     read_state,
 )
 from grouprl.training.config import Config, check_config, config_from_dict, config_to_toml, read_config
+from grouprl.training.estimators import load_estimator
 from grouprl.training.events import Listener
 from grouprl.training.machine import describe_machine
 from grouprl.training.trainer import Trainer
@@ -73,7 +76,8 @@ def train(
 
     Raises:
         ConfigError, TaskError, ModelError, RunError: Something given cannot be used. Nothing was trained.
-        RewardError: A reward function raised or returned the wrong thing; the last whole step was saved.
+        RewardError, EstimatorError: A reward function, or the estimator, raised or returned the wrong thing; the
+            last whole step was saved.
     """
     listener = listener or Listener()
     resolved = _resolve(config)
@@ -88,14 +92,16 @@ def train(
         )
     if reward is not None:
         resolved = dataclasses.replace(resolved, reward=_reward_names(reward))
+    estimator = load_estimator(resolved)  # before the task, whose files may be large
     chosen = load_task(resolved, task if isinstance(task, Task) else None, reward)
+    advantages = Advantages(estimator, resolved, chosen)
     folder = _create_folder(resolved, chosen)
     resolved = dataclasses.replace(resolved, output_dir=None)  # so that config.toml repeats the run elsewhere
     with folder.lock() as lock:
         try:
             listener.loading(resolved.model)
             policy = load_policy(resolved.model, device=resolved.device)
-            trainer = Trainer(resolved, chosen, policy, folder, listener=listener)
+            trainer = Trainer(resolved, chosen, policy, folder, advantages=advantages, listener=listener)
         except BaseException:
             lock.release()
             if list(folder.path.iterdir()) == [folder.lock_path]:  # nothing of anybody's is in it
@@ -139,6 +145,7 @@ def resume(
         saved = config_from_dict(folder.config(), where=str(folder.config_path))
         config = _override(saved, overrides or {})
         chosen = load_task(config, task, reward)
+        advantages = Advantages(load_estimator(config), config, chosen)
         checkpoint, state, notes = _newest_checkpoint(folder)
         state = state or TrainingState(task_fingerprint=chosen.fingerprint())
         if state.task_fingerprint != chosen.fingerprint():
@@ -150,10 +157,14 @@ def resume(
             raise RunError(
                 f"{folder.path}: all {state.step} steps are done; give --steps with more than that to train on"
             )
+        if checkpoint and (estimator_state := read_estimator_state(checkpoint)) is not None:
+            advantages.load_state(estimator_state)
         source = str(checkpoint / "model") if checkpoint else config.model
         listener.loading(source)
         policy = load_policy(source, device=config.device)
-        trainer = Trainer(config, chosen, policy, folder, listener=listener, state=state)
+        trainer = Trainer(
+            config, chosen, policy, folder, advantages=advantages, listener=listener, state=state
+        )
         if checkpoint:
             load_optimizer(checkpoint, trainer.optimizer)
         folder.cut_after(state.step)
@@ -294,6 +305,9 @@ def _start(trainer: Trainer, *, notes: Sequence[str]) -> None:
     notes = list(notes)
     if trainer.policy.prefix_obstacle:
         notes.append(f"prompts are run once a completion, not once a group: {trainer.policy.prefix_obstacle}")
+    notes += trainer.advantages.notes
+    if not trainer.advantages.skips_without_spread:
+        notes.append(f"{trainer.advantages.name}: a group without spread can have a gradient too")
     train, heldout, used = len(trainer.prompts), len(trainer.task.heldout), len(trainer.heldout)
     notes.append(
         f"prompts: {train} to train on, in an order shuffled anew each time round; {heldout} held out, {used} used"

@@ -9,18 +9,18 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
 
-from grouprl.advantages import group_advantages
 from grouprl.policy import EncodedPrompt, Policy
 from grouprl.records import RunFolder, append_jsonl, rollout_rows, write_rollouts
-from grouprl.rollout import generate
+from grouprl.rollout import Sampling, generate
 from grouprl.tasks import Scores, Task, score
+from grouprl.training.advantages import Advantages, Batch, Result
 from grouprl.training.checkpoint import TrainingState, save_checkpoint, save_final_model
 from grouprl.training.config import Config, sampling_of
 from grouprl.training.evaluation import evaluate
 from grouprl.training.events import Listener
 from grouprl.training.interrupts import Interrupted, Interrupts
 from grouprl.training.machine import peak_memory_gib, seed_everything
-from grouprl.training.metrics import batch_metrics, group_numbers, rewards_tensor
+from grouprl.training.metrics import advantage_metrics, batch_metrics, greedy_metrics
 from grouprl.training.prompts import draw_prompts
 from grouprl.training.update import UpdateResult, learning_rate, make_optimizer, update
 from grouprl.types import Group
@@ -38,7 +38,7 @@ NO_SPREAD = {
 """What most groups of a step without spread are → what to say."""
 
 PATIENCE_STEPS = 3
-"""Steps without any group with spread after which the run says so."""
+"""Steps in which every advantage is 0 after which the run says so."""
 
 
 class Trainer:
@@ -49,6 +49,7 @@ class Trainer:
         task: Its prompts and rewards.
         policy: Trained in place.
         folder: Locked by the caller.
+        advantages: The run's estimator, in the state that it goes on from.
         listener: Told what happens.
         state: Where to go on from; the optimizer's state is loaded by the caller.
     """
@@ -60,10 +61,12 @@ class Trainer:
         policy: Policy,
         folder: RunFolder,
         *,
+        advantages: Advantages,
         listener: Listener | None = None,
         state: TrainingState | None = None,
     ) -> None:
         self.config, self.task, self.policy, self.folder = config, task, policy, folder
+        self.advantages = advantages
         self.listener = listener or Listener()
         self.state = state or TrainingState(task_fingerprint=task.fingerprint())
         self.optimizer = make_optimizer(policy, config.optimizer)
@@ -90,6 +93,7 @@ class Trainer:
         Raises:
             Interrupted: On SIGINT or SIGTERM, with the last whole step saved.
             RewardError: A reward function raised; likewise.
+            EstimatorError: The estimator did; likewise.
         """
         with self.interrupts:
             try:
@@ -132,13 +136,8 @@ class Trainer:
         self.listener.stage("reward", 0, len(groups))
         scores = score(self.task.rewards, groups, on_error=config.on_reward_error)
         clock.lap("reward")
-        advantages = group_advantages(
-            rewards_tensor(scores),
-            group_numbers(groups),
-            scale=config.advantage.scale,
-            eps=config.advantage.eps,
-            ddof=config.advantage.ddof,
-        ).float()
+        greedy = self._greedy(drawn, step, clock) if self.advantages.needs_greedy else None
+        estimated = self.advantages(Batch.of(groups, scores, greedy), step=step)
         lr = learning_rate(config.optimizer, step=step, steps=config.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
@@ -154,7 +153,7 @@ class Trainer:
                 self.policy,
                 self.optimizer,
                 groups,
-                advantages,
+                estimated.advantages,
                 [r is not None for r in scores.rewards],
                 config,
                 reference=self.reference,
@@ -163,8 +162,8 @@ class Trainer:
             )
             weights_change()  # also where the update was skipped: the records of a step belong together
             clock.lap("train")
-            metrics = self._metrics(step, lr, groups, scores, result, clock)
-            self._record(step, metrics, groups, scores, advantages.tolist(), result)
+            metrics = self._metrics(step, lr, groups, scores, greedy, estimated, result, clock)
+            self._record(step, metrics, groups, scores, estimated, result)
 
     def _rollout(self, drawn: Sequence[EncodedPrompt], step: int) -> list[Group]:
         return generate(
@@ -178,12 +177,31 @@ class Trainer:
             progress=lambda done, total: self.listener.stage("rollout", done, total),
         )
 
+    def _greedy(self, drawn: Sequence[EncodedPrompt], step: int, clock: _Clock) -> Scores:
+        """The scores of one greedy completion for each prompt."""
+        sampling = self.sampling
+        groups = generate(
+            self.policy,
+            drawn,
+            group_size=1,
+            sampling=Sampling(temperature=0.0, max_new_tokens=sampling.max_new_tokens, stop=sampling.stop),
+            seed=self.config.seed,
+            stream=f"greedy/{step}",
+            batch_tokens=self.config.rollout.batch_tokens,
+            progress=lambda done, total: self.listener.stage("rollout", done, total),
+        )
+        scores = score(self.task.rewards, groups, on_error=self.config.on_reward_error)
+        clock.lap("greedy")
+        return scores
+
     def _metrics(
         self,
         step: int,
         lr: float,
         groups: Sequence[Group],
         scores: Scores,
+        greedy: Scores | None,
+        estimated: Result,
         result: UpdateResult,
         clock: _Clock,
     ) -> dict[str, Any]:
@@ -200,6 +218,8 @@ class Trainer:
         return {
             "step": step,
             **batch_metrics(groups, scores, success_reward=self.task.success_reward),
+            **advantage_metrics(groups, scores, estimated.advantages),
+            **(greedy_metrics(greedy) if greedy is not None else {}),
             "loss": result.metrics.get("loss"),
             **{name: result.metrics.get(name) for name in optional},
             "grad_norm": result.grad_norm,
@@ -219,33 +239,30 @@ class Trainer:
         metrics: dict[str, Any],
         groups: Sequence[Group],
         scores: Scores,
-        advantages: Sequence[float],
+        estimated: Result,
         result: UpdateResult,
     ) -> None:
         rows = rollout_rows(
             step,
             groups,
             rewards=scores.rewards,
-            advantages=advantages,
+            advantages=estimated.advantages.tolist(),
             components=scores.components,
             trainer_logprobs_mean=result.trainer_logprobs_mean,
-            estimator="grpo" if self.config.advantage.scale == "std" else "dr_grpo",
-            estimator_options={
-                "baseline": "mean",
-                "scale": self.config.advantage.scale,
-                "eps": self.config.advantage.eps,
-                "ddof": self.config.advantage.ddof,
-            },
+            estimator=self.advantages.name,
+            estimator_options=self.advantages.options,
+            extra=estimated.columns,
             tokens=self.config.record_tokens,
         )
         write_rollouts(self.folder.rollouts_path(step), rows)
         append_jsonl(self.folder.metrics_path, metrics)
-        spread = metrics["groups_informative_share"] > 0
+        learned = metrics["groups_with_advantage_share"] > 0
+        self.advantages.commit()
         self.state = replace(
             self.state,
             step=step,
             position=self.state.position + len(groups),
-            steps_without_spread=0 if spread else self.state.steps_without_spread + 1,
+            steps_without_spread=0 if learned else self.state.steps_without_spread + 1,
         )
         self.mid_step = False
         self.listener.stepped(metrics, rows)
@@ -262,6 +279,17 @@ class Trainer:
             )
         if scores.nonfinite:
             found.append(f"{scores.nonfinite} scores were NaN or infinite: those completions are unscored")
+        above = self.advantages.above_max_reward(scores.rewards)
+        if above is not None:
+            found.append(
+                f"a reward is {above:g}, above the max_reward of {self.advantages.options['max_reward']:g} that "
+                f"estimator {self.advantages.name!r} measures against; set --estimator-option max_reward=…"
+            )
+        if metrics.get("greedy_unscored_share"):
+            found.append(
+                f"{metrics['greedy_unscored_share']:.0%} of the greedy completions are unscored: the advantages of "
+                "their prompts are 0"
+            )
         limit = self.config.rollout.max_new_tokens
         if metrics["truncated_share"] == 1:
             found.append(
@@ -275,11 +303,18 @@ class Trainer:
                 "was sampled; with this model use --dtype float32, and report it if it stays"
             )
         if self.state.steps_without_spread and self.state.steps_without_spread % PATIENCE_STEPS == 0:
-            kind = max(NO_SPREAD, key=lambda kind: float(metrics[f"groups_{kind}_share"]))
-            found.append(
-                f"no group had spread for {self.state.steps_without_spread} steps (mostly {NO_SPREAD[kind]}"
-            )
+            found.append(self._nothing_learned(metrics))
         return found
+
+    def _nothing_learned(self, metrics: dict[str, Any]) -> str:
+        steps = self.state.steps_without_spread
+        if not self.advantages.skips_without_spread:
+            return (
+                f"every advantage was 0 for {steps} steps, so nothing was learned; see what estimator "
+                f"{self.advantages.name!r} gives for the rewards in rollouts/"
+            )
+        kind = max(NO_SPREAD, key=lambda kind: float(metrics[f"groups_{kind}_share"]))
+        return f"no group had spread for {steps} steps (mostly {NO_SPREAD[kind]}"
 
     def _evaluate_if_due(self) -> None:
         config, step = self.config, self.state.step
@@ -315,6 +350,7 @@ class Trainer:
                 self.policy,
                 self.optimizer,
                 self.state,
+                estimator_state=self.advantages.state,
                 keep=self.config.checkpoint.checkpoint_keep,
             )
             self.saved_step = self.state.step
