@@ -44,6 +44,19 @@ def test_shares_that_do_not_reach_one_get_the_rest_named():
     ]
 
 
+@pytest.mark.parametrize(
+    ("further", "said"),
+    [
+        ({}, "Only groups whose rewards differ have a gradient."),
+        ({"groups_with_advantage_share": 1.0}, "100% had an advantage other than 0: only these have a gradient"),
+    ],
+)
+def test_which_groups_have_a_gradient_is_what_the_run_recorded(further, said):
+    """Not what GRPO would have made of them."""
+    metrics = [{"step": 1, "groups_informative_share": 0.25, "groups_all_low_share": 0.75, **further}]
+    assert said in drawn(metrics)["groups"].caption
+
+
 def test_other_seconds_are_what_the_stages_leave_and_never_negative():
     records = [
         {"step": 1, "seconds_step": 10.0, "seconds_rollout": 4.0, "seconds_train": 5.0},

@@ -126,6 +126,19 @@ def test_rewards_advantages_and_groups_without_spread(make_run, read_page):
     assert "no spread: every advantage is 0" in page.text
 
 
+def test_a_group_whose_rewards_differ_and_whose_advantages_are_0_has_spread(make_run, read_page):
+    """pass_at_k gives it where any k of the group hold a right one."""
+    run = make_run(1, groups=make_groups([["a", "b"]]), rewards=[0.0, 1.0], advantages=[0.0, 0.0])
+    text = read_page(write_report(run)).text
+    assert "every advantage is 0" in text
+    assert "no spread" not in text
+
+
+def test_the_estimator_stands_in_the_heading(make_run, read_page):
+    run = make_run(1, config='[advantage]\nestimator = "remax"\n')
+    assert "remax" in read_page(write_report(run)).words
+
+
 def test_large_groups_say_how_many_more_there_are(make_run, read_page):
     groups = make_groups([["a"] * 20])
     run = make_run(1, groups=groups, rewards=[0.0] * 20, advantages=[0.0] * 20)

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 import tiny
 import torch
-from safetensors.torch import load_file
+from runs import StopAfter, same_weights, timeless, weights
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import grouprl
@@ -20,61 +20,6 @@ from grouprl.tasks import Task, make_rewards
 from grouprl.training import Listener, resume, train
 from grouprl.training.checkpoint import DamagedCheckpoint, read_state
 from grouprl.types import Prompt
-
-CONFIG = {
-    "steps": 4,
-    "device": "cpu",
-    "rollout": {"group_size": 4, "prompts_per_step": 3, "max_new_tokens": 6},
-    "optimizer": {"lr": 1e-3},
-    "evaluation": {"eval_prompts": 3, "eval_samples": 2},
-    "checkpoint": {"checkpoint_every": 2, "checkpoint_keep": 2},
-}
-
-
-@pytest.fixture
-def make(tmp_path, tiny_model, rewards_file):
-    """Configurations of a run of the tiny model with a reward that spreads."""
-
-    def config(name="run", **changes):
-        merged = {
-            **CONFIG,
-            "model": str(tiny_model),
-            "output_dir": str(tmp_path / name),
-            "reward": [f"{rewards_file}:lowercase"],
-        }
-        for key, value in changes.items():
-            merged[key] = {**merged.get(key, {}), **value} if isinstance(value, dict) else value
-        return merged
-
-    return config
-
-
-def timeless(records):
-    """Metrics but for what a clock or the machine decides."""
-    return [
-        {k: v for k, v in r.items() if not k.startswith(("seconds", "peak")) and not k.endswith("per_s")}
-        for r in records
-    ]
-
-
-def weights(folder):
-    return load_file(folder / "model.safetensors")
-
-
-def same_weights(a, b):
-    left, right = weights(a), weights(b)
-    return left.keys() == right.keys() and all(torch.equal(left[k], right[k]) for k in left)
-
-
-class StopAfter(Listener):
-    """Raise once a step is recorded, as Ctrl-C between two steps would."""
-
-    def __init__(self, step):
-        self.step = step
-
-    def stepped(self, metrics, rows):
-        if metrics["step"] == self.step:
-            raise KeyboardInterrupt
 
 
 def test_a_run_leaves_what_the_design_says(make):

@@ -91,8 +91,8 @@ class Advantages:
                 "--estimator-option max_reward=… sets another"
             )
         self._given = {**config.advantage.options, **self._from_task}
-        self.options = full_options(self.estimator, self._given)
         self._try_out(config, task)
+        self.options = full_options(self.estimator, self._given)
         self._call = self.estimator.start(**self._given)
         self._state = self._state_text() if self.stateful else None
 
@@ -203,7 +203,7 @@ class Advantages:
     def _try_out(self, config: Config, task: Task) -> None:
         """Call it once on made-up rewards of a step's shape, so that what cannot work fails before the run."""
         size, prompts = config.rollout.group_size, config.rollout.prompts_per_step
-        high = self.options.get("max_reward", 1.0)
+        high = self._given.get("max_reward", 1.0)
         if isinstance(high, bool) or not isinstance(high, int | float):
             raise ConfigError(
                 f"estimator {self.name!r}: max_reward is {high!r}, expected a number; pass a float"

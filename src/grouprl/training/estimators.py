@@ -103,6 +103,11 @@ def _check_usable(estimator: Estimator) -> None:
         raise ConfigError(
             f"estimator {estimator.name!r}: {why}, expected one of {', '.join(_usable())}, or your own"
         )
+    if estimator.scope == "stateful" and any(p.name == "rewards" for p in _parameters(estimator)):
+        raise ConfigError(
+            f"estimator {estimator.name!r}: it is stateful and takes rewards at once, expected a class, or a "
+            "function of its options alone, that makes what is called with rewards"
+        )
 
 
 def _check_options(estimator: Estimator, options: Mapping[str, Any]) -> None:
