@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from grouprl.advantages import Estimator
 from grouprl.errors import ConfigError, EstimatorError, InputError, RunError
 from grouprl.tasks import Scores, Task
 from grouprl.training.config import Config
-from grouprl.training.estimators import full_options
+from grouprl.training.estimators import full_options, option_names
 from grouprl.training.metrics import group_numbers, rewards_tensor
 from grouprl.types import Group
 
@@ -84,17 +85,18 @@ class Advantages:
     def __init__(self, estimator: Estimator, config: Config, task: Task) -> None:
         self.estimator, self.name = estimator, estimator.name
         self.notes: list[str] = []
-        self._from_task = _from_task(self.estimator, task, config.advantage.options)
-        if "max_reward" in self._from_task:
+        from_task = _from_task(estimator, task, config.advantage.options)
+        if "max_reward" in from_task:
             self.notes.append(
                 f"{self.name}: max_reward is {task.success_reward:g}, the task's success_reward; "
                 "--estimator-option max_reward=… sets another"
             )
-        self._given = {**config.advantage.options, **self._from_task}
+        self._given = {**config.advantage.options, **from_task}
         self._try_out(config, task)
         self.options = full_options(self.estimator, self._given)
         self._call = self.estimator.start(**self._given)
-        self._state = self._state_text() if self.stateful else None
+        self.state = self._state_text() if self.stateful else None
+        """After the last whole step, as JSON; None for an estimator without."""
 
     @property
     def stateful(self) -> bool:
@@ -122,7 +124,7 @@ class Advantages:
         if "lengths" in self.estimator.needs:
             columns["trained_tokens"] = batch.lengths.tolist()
         if self.needs_greedy and batch.greedy_rewards is not None:
-            columns["greedy_reward"] = [r if r == r else None for r in batch.greedy_rewards.tolist()]
+            columns["greedy_reward"] = [None if math.isnan(r) else r for r in batch.greedy_rewards.tolist()]
         return Result(advantages, columns)
 
     def above_max_reward(self, rewards: Sequence[float | None]) -> float | None:
@@ -135,12 +137,7 @@ class Advantages:
     def commit(self) -> None:
         """The step is done and recorded: its state is what a checkpoint is to hold."""
         if self.stateful:
-            self._state = self._state_text()
-
-    @property
-    def state(self) -> str | None:
-        """The state after the last whole step, as JSON; None for an estimator without."""
-        return self._state
+            self.state = self._state_text()
 
     def load_state(self, text: str) -> None:
         """Take over a state that `state` gave.
@@ -155,7 +152,7 @@ class Advantages:
                 f"estimator {self.name!r}: its state cannot be read ({_described(error)}), expected what its "
                 "state_dict gave; restore its code as it was, or start a new run"
             ) from error
-        self._state = self._state_text()
+        self.state = self._state_text()
 
     def _state_text(self) -> str:
         try:
@@ -239,7 +236,7 @@ def _from_task(estimator: Estimator, task: Task, options: Mapping[str, Any]) -> 
     found: dict[str, Any] = {}
     if "max_reward" in estimator.needs:
         found["max_reward"] = float(task.success_reward)
-    if "components" in estimator.needs and estimator.accepts("weights"):
+    if "components" in estimator.needs and "weights" in option_names(estimator):
         found["weights"] = {reward.name: float(reward.weight) for reward in task.rewards}
     return {name: value for name, value in found.items() if name not in options}
 

@@ -51,7 +51,8 @@ class AdvantageConfig:
     """How rewards become advantages."""
 
     estimator: str = "grpo"
-    """One of grouprl.advantages.names(), or your own: file.py:function or module:function."""
+    """grpo, dr_grpo, rloo, remax, spo, … (grouprl.advantages.names()), or your own: file.py:function or
+    module:function."""
     options: dict[str, Any] = field(default_factory=dict)
     """The estimator's keywords, such as {eps = 1e-6, ddof = 1}; on the command line --estimator-option."""
 
