@@ -48,7 +48,10 @@ def test_shares_that_do_not_reach_one_get_the_rest_named():
     ("further", "said"),
     [
         ({}, "Only groups whose rewards differ have a gradient."),
-        ({"groups_with_advantage_share": 1.0}, "100% had an advantage other than 0: only these have a gradient"),
+        (
+            {"groups_with_advantage_share": 1.0},
+            "100% had an advantage other than 0: only these have a gradient",
+        ),
     ],
 )
 def test_which_groups_have_a_gradient_is_what_the_run_recorded(further, said):
