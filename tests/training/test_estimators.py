@@ -1,18 +1,15 @@
 """Runs with each estimator: what is recorded can be computed again; what cannot work is refused at the start."""
 
 import json
-import math
-import sys
 from pathlib import Path
 
 import polars as pl
 import pytest
-import torch
-from runs import StopAfter, same_weights, timeless
+from runs import StopAfter, Warnings, equal_runs, recomputed, same_weights, step_rows
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grouprl import advantages
-from grouprl.errors import ConfigError, EstimatorError, RunError
+from grouprl.errors import ConfigError
 from grouprl.training import Config, Listener, config_from_dict, config_to_toml, read_config, resume, train
 from grouprl.training.estimators import load_estimator, option_names
 
@@ -25,108 +22,10 @@ OPTIONS = {
 }
 """Others than the defaults; pass_at_k needs some completions to be right."""
 
+pytestmark = pytest.mark.usefixtures("forget")
+
 NOT_IN_A_RUN = {"gae", "gigpo"}
 WITH_ONE_COMPLETION = ["ngrpo", "remax", "reinforce_plus_plus", "spo"]
-
-PATCHY = '''
-def patchy(completions):
-    """Share of upper-case letters; None for about a third of the completions."""
-    shares = [sum(c.isupper() for c in text) / max(len(text), 1) for text in completions]
-    return [None if sum(map(ord, text)) % 3 == 0 else share for text, share in zip(completions, shares)]
-'''
-
-OWN = '''
-import torch
-from grouprl import advantages
-
-
-@advantages.register("own_{tag}", laws={{"single_is_zero"}})
-def signs(rewards, group_ids=None, *, keep=1.0, valid=None):
-    """+1 above the group's mean, -keep below it."""
-    above = advantages.dr_grpo(rewards, group_ids, valid=valid)
-    return torch.where(above < 0, keep * above.sign(), above.sign())
-
-
-@advantages.register("running_{tag}", scope="stateful")
-class Running:
-    """Each reward against the mean of all earlier ones of its prompt."""
-
-    def __init__(self, *, start=0.5):
-        self.start, self.seen = start, {{}}
-
-    def __call__(self, rewards, group_ids=None, *, valid=None):
-        result = []
-        for reward, prompt in zip(rewards.tolist(), group_ids):
-            total, count = self.seen.get(prompt, (self.start, 1))
-            result.append(reward - total / count)
-            self.seen[prompt] = (total + reward, count + 1)
-        return result
-
-    def state_dict(self):
-        return {{"seen": self.seen}}
-
-    def load_state_dict(self, state):
-        self.seen = {{prompt: tuple(pair) for prompt, pair in state["seen"].items()}}
-'''
-
-
-@pytest.fixture(autouse=True)
-def forget(monkeypatch):
-    """What a test registers and imports is gone after it."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    before = set(advantages.names())
-    yield
-    unload(set(advantages.names()) - before)
-
-
-def unload(names):
-    """As a new process would be: the user's files are not imported, and what they registered is not known."""
-    for name in names:
-        advantages.unregister(name)
-    for module in [m for m in sys.modules if m.startswith(("my_broken_", "my_estimators_"))]:
-        del sys.modules[module]
-
-
-@pytest.fixture
-def own(tmp_path):
-    """A file of a user's estimators; the name within is its folder's, so that no two tests share one."""
-    path = tmp_path / "my_estimators.py"
-    path.write_text(OWN.format(tag="x"))
-    return path
-
-
-@pytest.fixture
-def few(make, tmp_path):
-    """A short run over four prompts, so that each comes again, with two rewards, one of which abstains."""
-    prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text("".join(json.dumps({"prompt": f"question {i}"}) + "\n" for i in range(5)))
-    patchy = tmp_path / "patchy.py"
-    patchy.write_text(PATCHY)
-
-    def config(name="run", **changes):
-        made = make(name, task=str(prompts), evaluation={"eval_prompts": 0}, **changes)
-        if "reward" not in changes:
-            made |= {"reward": [*made["reward"], f"{patchy}:patchy"], "reward_weights": [0.5, 2.0]}
-        return made
-
-    return config
-
-
-def step_rows(run, step):
-    return pl.read_parquet(run.path / "rollouts" / f"step_{step:05d}.parquet")
-
-
-def recomputed(rows, call, estimator, options):
-    """The advantages of a step from its rows, as docs/records.md says."""
-    data = {
-        "lengths": lambda: rows["trained_tokens"].to_list(),
-        "greedy_rewards": lambda: rows["greedy_reward"].to_list(),
-        "components": lambda: {n[7:]: rows[n].to_list() for n in rows.columns if n.startswith("reward_")},
-    }
-    ids = rows["prompt_id" if estimator.scope == "stateful" else "group_id"].to_list()
-    needed = {name: data[name]() for name in estimator.needs if name in data}
-    rewards = torch.tensor([math.nan if r is None else r for r in rows["reward"]], dtype=torch.float64)
-    return call(rewards, ids, **needed)
 
 
 @pytest.mark.parametrize("name", [n for n in advantages.names() if n not in NOT_IN_A_RUN])
@@ -144,7 +43,7 @@ def test_recorded_advantages_are_the_estimators_of_the_recorded_rewards(few, nam
         rows = step_rows(run, step)
         assert set(rows["advantage_estimator"]) == {name}
         assert set(rows["advantage_options"]) == {first["advantage_options"][0]}
-        expected = recomputed(rows, call, estimator, options).float()
+        expected = recomputed(rows, call, estimator).float()
         assert rows["advantage"].to_list() == expected.tolist()
         assert 0 < rows["scored"].sum() < len(rows)
         sizes = rows.filter("scored")["advantage"].abs()
@@ -197,17 +96,6 @@ def test_one_completion_a_prompt_trains(few, name):
     assert [m["trained_completions"] > 0 for m in run.metrics] == [True] * 4
     assert not same_weights(run.model_dir, Path(run.config.model))
     assert not any("every advantage" in m or "no group had spread" in m for m in heard.messages)
-
-
-class Warnings(Listener):
-    def __init__(self):
-        self.messages, self.notes = [], []
-
-    def started(self, config, path, *, machine, step, notes):
-        self.notes = list(notes)
-
-    def warned(self, message):
-        self.messages.append(message)
 
 
 @pytest.mark.parametrize("name", ["grpo", "rloo", "jspo", "gdpo"])
@@ -286,16 +174,6 @@ def test_a_resumed_run_with_a_memory_is_the_uninterrupted_one(few, stop):
     )
 
 
-def equal_runs(one, other):
-    assert timeless(one.metrics) == timeless(other.metrics)
-    assert same_weights(one.model_dir, other.model_dir)
-    for step in range(1, 5):
-        assert step_rows(one, step).equals(step_rows(other, step))
-    mine, theirs = (run.path / "checkpoints/step_00004/estimator.json" for run in (one, other))
-    assert mine.exists() == theirs.exists()
-    assert not mine.exists() or mine.read_bytes() == theirs.read_bytes()
-
-
 class StopInside(Listener):
     """Raise inside a step, after its advantages and before the weights change."""
 
@@ -337,149 +215,6 @@ def test_another_estimator_is_another_run(few):
     for change in ({"estimator": "rloo"}, {"options": {"eps": 1e-3}}):
         with pytest.raises(ConfigError, match="start a new run to change it"):
             resume(few()["output_dir"], overrides={"advantage": change})
-
-
-# --- a user's own
-
-
-@pytest.mark.parametrize(("function", "options"), [("signs", {"keep": 0.5}), ("Running", {"start": 0.25})])
-def test_ones_own_estimator_trains_is_recorded_and_resumes(few, own, rewards_file, function, options):
-    changes = {
-        "advantage": {"estimator": f"{own}:{function}", "options": options},
-        "reward": [f"{rewards_file}:lowercase"],
-    }
-    whole = train(few("whole", **changes))
-    estimator = advantages.get({"signs": "own_x", "Running": "running_x"}[function])
-    call = estimator.start(**options)
-    for step in range(1, 5):
-        rows = step_rows(whole, step)
-        assert set(rows["advantage_estimator"]) == {estimator.name}
-        assert set(rows["advantage_options"]) == {json.dumps(options)}
-        expected = torch.as_tensor(recomputed(rows, call, estimator, options)).float().tolist()
-        assert rows["advantage"].to_list() == expected
-        assert any(expected)
-    with pytest.raises(KeyboardInterrupt):
-        train(few("cut", **changes), listener=StopAfter(1))
-    equal_runs(resume(whole.path.parent / "cut"), whole)
-
-
-def test_a_registered_name_is_enough_in_python(few):
-    @advantages.register("mine_in_python")
-    def mine(rewards, group_ids=None):
-        return rewards - rewards.nanmean()
-
-    run = train(few(steps=1, advantage={"estimator": "mine_in_python"}))
-    assert set(step_rows(run, 1)["advantage_estimator"]) == {"mine_in_python"}
-    rows = step_rows(run, 1)
-    assert rows.filter(~pl.col("scored"))["advantage"].unique().to_list() == [0.0]
-
-
-BROKEN = """
-from grouprl import advantages
-
-calls = []
-
-@advantages.register("broken_{tag}"{more})
-def broken(rewards, group_ids=None, *, {keywords}):
-    calls.append(len(rewards))
-    {body}
-
-number = 3
-"""
-
-
-@pytest.mark.parametrize(
-    ("body", "more", "keywords", "message"),
-    [
-        ("return 1 / 0", "", "valid=None", r"raised ZeroDivisionError: .*my_broken.py:9\) on made-up"),
-        ("return rewards * float('nan')", "", "valid=None", "returned nan .* for completion 0, whose reward is 0"),
-        ("return rewards[:3]", "", "valid=None", r"returned shape \(3,\) .* expected 12 finite numbers"),
-        ("return rewards[:, None]", "", "valid=None", r"returned shape \(12, 1\)"),
-        ("return None", "", "valid=None", "returned a NoneType"),
-        ("return 'text'", "", "valid=None", "returned a str"),
-        ("return rewards", "", "tau", "option 'tau' is missing, expected a value"),
-        ("return rewards", "", "lengths", "takes 'lengths' without declaring it"),
-        ("return rewards", ', needs={"lengths"}', "valid=None", "unexpected keyword argument 'lengths'"),
-        ("return rewards", ', needs={"values"}', "values", "needs a critic"),
-        ("return rewards", ', scope="token"', "valid=None", "looks at steps or tokens"),
-        ("return rewards", ', scope="stateful"', "valid=None", "stateful and takes rewards at once"),
-        ("return lambda rewards, group_ids: rewards", ', scope="stateful"', "x=1", "its state cannot be saved"),
-    ],
-)  # fmt: skip
-def test_a_broken_estimator_is_refused_before_the_run(few, tmp_path, body, more, keywords, message):
-    path = tmp_path / "my_broken.py"
-    text = BROKEN.format(tag="b", more=more, keywords=keywords, body=body)
-    if keywords == "x=1":
-        text = text.replace("(rewards, group_ids=None, *, x=1)", "(*, x=1)").replace("len(rewards)", "x")
-    path.write_text(text)
-    with pytest.raises(ConfigError, match=message) as caught:
-        train(few(advantage={"estimator": f"{path}:broken"}))
-    assert "'broken_b'" in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        (
-            "return rewards if len(calls) < 4 else [1 / 0]",
-            "'broken_b': raised ZeroDivisionError: .*at step 3",
-        ),
-        (
-            "return rewards if len(calls) < 4 else rewards[1:]",
-            r"'broken_b': returned shape \(11,\) at step 3",
-        ),
-        (
-            "return rewards if len(calls) < 4 else rewards / 0",
-            "'broken_b': returned .* at step 3 for completion",
-        ),
-    ],
-)
-def test_an_estimator_that_breaks_later_stops_the_run_with_the_last_step_saved(few, tmp_path, body, message):
-    path = tmp_path / "my_broken.py"
-    path.write_text(BROKEN.format(tag="b", more="", keywords="valid=None", body=body))
-    with pytest.raises(EstimatorError, match=message) as caught:
-        train(few(advantage={"estimator": f"{path}:broken"}))
-    assert "step 2 is saved: go on with grouprl train --resume" in caught.value.__notes__[-1]
-    path.write_text(path.read_text().replace(body, "return rewards"))
-    unload(["broken_b"])
-    assert len(resume(tmp_path / "run").metrics) == 4
-
-
-@pytest.mark.parametrize(
-    ("attribute", "message"),
-    [
-        ("nothing", "no 'nothing' in"),
-        ("number", "is of type int and not registered"),
-        ("signz", "did you mean 'signs'"),
-    ],
-)
-def test_a_file_without_the_estimator(few, own, attribute, message):
-    own.write_text(own.read_text() + "\nnumber = 3\n")
-    with pytest.raises(ConfigError, match=message):
-        train(few(advantage={"estimator": f"{own}:{attribute}"}))
-
-
-def test_a_file_that_cannot_be_imported_or_takes_a_name(few, tmp_path):
-    (tmp_path / "a.py").write_text("1 / 0\n")
-    with pytest.raises(ConfigError, match=r"estimator '.*a.py:f': importing .* raised ZeroDivisionError"):
-        train(few(advantage={"estimator": f"{tmp_path / 'a.py'}:f"}))
-    (tmp_path / "b.py").write_text(
-        BROKEN.format(tag="b", more="", keywords="x=1", body="pass").replace("broken_b", "grpo")
-    )
-    with pytest.raises(ConfigError, match="raised InputError: register: 'grpo' is"):
-        train(few(advantage={"estimator": f"{tmp_path / 'b.py'}:broken"}))
-
-
-def test_a_state_that_its_code_no_longer_reads(few, own, rewards_file):
-    chosen = {"estimator": f"{own}:Running"}
-    with pytest.raises(KeyboardInterrupt):
-        train(few(advantage=chosen, reward=[f"{rewards_file}:lowercase"]), listener=StopAfter(2))
-    own.write_text(own.read_text().replace("pair in state", "pair in state['old']"))
-    unload(["own_x", "running_x"])
-    with pytest.raises((RunError, ConfigError), match="'running_x': its state cannot be read"):
-        resume(few()["output_dir"])
 
 
 # --- what is said of it
