@@ -1,9 +1,10 @@
 """`grouprl`: the command line, a thin layer over the Python functions.
 
-    grouprl train   train a model with GRPO
-    grouprl eval    accuracy and pass@k of a model on a task
-    grouprl report  report.html of a run
-    grouprl explain the advantages of a group, step by step
+    grouprl train       train a model with GRPO
+    grouprl eval        accuracy and pass@k of a model on a task
+    grouprl report      report.html of a run
+    grouprl advantages  the rows of a file, with advantages
+    grouprl explain     the advantages of a group, step by step
 
 Exit codes: 0 done · 1 the run failed (a reward function or an estimator raised, say) · 2 something given cannot
 be used · 130 interrupted.
@@ -20,10 +21,11 @@ USAGE = """usage: grouprl COMMAND [OPTIONS]
 
 Group-relative policy optimisation (GRPO) for language models.
 
-  train     train a model; with no options, the quickstart on the bundled model
-  eval      accuracy and pass@k of a model or a run on a task
-  report    write report.html for a run
-  explain   the advantages of a group, step by step
+  train       train a model; with no options, the quickstart on the bundled model
+  eval        accuracy and pass@k of a model or a run on a task
+  report      write report.html for a run
+  advantages  add advantages to the rows of a JSONL, CSV or Parquet file
+  explain     the advantages of a group, step by step
 
 grouprl COMMAND --help explains each; grouprl --version names the version."""
 
@@ -46,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = _command(given[0])
         if command is None:
             return _fail(
-                f"{given[0]!r} is no command, expected train, eval, report or explain; see grouprl --help",
+                f"{given[0]!r} is no command, expected train, eval, report, advantages or explain; see grouprl --help",
                 code=2,
             )
         return command(given[1:])
@@ -80,6 +82,10 @@ def _command(name: str) -> Callable[[Sequence[str]], int] | None:
         from grouprl.cli.report import report_command
 
         return report_command
+    if name == "advantages":
+        from grouprl.cli.advantages import advantages_command
+
+        return advantages_command
     if name == "explain":
         from grouprl.cli.explain import explain_command
 
