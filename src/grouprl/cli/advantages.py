@@ -20,11 +20,11 @@ from grouprl import advantages
 from grouprl.advantages import Estimator
 from grouprl.cli.advantages_summary import summarise, summary_text
 from grouprl.cli.options import parse
-from grouprl.errors import ConfigError
+from grouprl.errors import ConfigError, InputError
 from grouprl.records import plain
 from grouprl.records.tables import Columns, Plan, Table, check_output, open_table, write_table
 
-DESCRIPTION = """Add advantages to the rows of a file (JSON Lines, CSV or Parquet) with a reward and a group in each row.
+DESCRIPTION = """Add advantages to the rows of a file: JSON Lines, CSV or Parquet, each row with a reward and a group.
 
   grouprl advantages rollouts.jsonl -o with_advantages.jsonl
   grouprl advantages scores.csv -o out.csv --reward-column acc --group-column uid
@@ -189,26 +189,35 @@ def _extras(
     extras: dict[str, str | dict[str, str]] = {}
     if given.length_column is not None:
         extras["lengths"] = given.length_column
-    elif "lengths" in estimator.needs:
+    elif "lengths" in estimator.needs and not _works_without(estimator):
         extras["lengths"] = _guess(table, columns, "length", LENGTHS)
     if given.greedy_column is not None:
         extras["greedy_rewards"] = given.greedy_column
     if given.component_columns:
         extras["components"] = {name: name for name in given.component_columns}
-    options = {
+    named = {
         "lengths": "--length-column",
         "greedy_rewards": "--greedy-column",
         "components": "--component-columns",
     }
-    for keyword, option in options.items():
+    for keyword, option in named.items():
         if keyword in extras and not estimator.accepts(keyword):
             raise ConfigError(f"advantages: {estimator.name} has no use for {option}; leave it out")
-        if keyword in estimator.needs and keyword not in extras:
+        if keyword in estimator.needs - {"lengths"} and keyword not in extras:
             raise ConfigError(
                 f"advantages: {estimator.name} needs {keyword}; name with {option} what holds them, of "
                 f"{', '.join(map(repr, columns))}"
             )
     return extras
+
+
+def _works_without(estimator: Estimator) -> bool:
+    """Whether rewards and groups are enough, though it looks at more where there is more."""
+    try:
+        estimator([1.0, 0.0], [0, 0])
+    except InputError:
+        return False
+    return True
 
 
 def _extra(columns: str | dict[str, str], read: Columns) -> Any:

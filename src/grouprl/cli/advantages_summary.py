@@ -58,21 +58,24 @@ def _mean(values: NDArray[np.float64]) -> float | None:
 def summary_text(record: dict[str, Any]) -> str:
     """The summary in at most 80 columns."""
     groups = record["groups"]
-    by = " and ".join(safe_text(name, limit=20) for name in record["group_column"])
+    how = (
+        f"{record['advantage_column']} = {record['estimator']} of {record['reward_column']}, "
+        f"grouped by {' and '.join(record['group_column'])}"
+    )
+    rows = plural(record["rows"], "row")
     lines = [
-        f"{safe_text(record['output'], limit=56)}: {plural(record['rows'], 'row')}",
-        f"{safe_text(record['advantage_column'], limit=20)} = {record['estimator']} of "
-        f"{safe_text(record['reward_column'], limit=20)}, grouped by {by}"[:80],
+        f"{safe_text(record['output'], limit=76 - len(rows))}: {rows}",
+        safe_text(how, limit=80),
         "",
-        f"  {'rows':<16}{record['rows']:>12,}{_unscored(record['unscored'])}",
-        f"  {'groups':<16}{groups:>12,}   {_sizes(record)}",
+        f"  {'rows':<15}{record['rows']:>12,}   {_unscored(record['unscored'])}",
+        f"  {'groups':<15}{groups:>12,}   {_sizes(record)}",
     ]
     high = f"{record['success_reward']:g}"
     told = {
         "informative": "rewards differ: these teach",
         "all_high": f"rewards equal, {high} or above",
         "all_low": f"rewards equal, below {high}",
-        "single": "one scored row, nothing to compare it with",
+        "single": "one scored row: nothing to compare it with",
         "unscored": "no scored row",
     }
     names = {"informative": "with spread", "all_high": "all high", "all_low": "all low"}
@@ -80,12 +83,12 @@ def summary_text(record: dict[str, Any]) -> str:
         count = record[f"groups_{kind}"]
         if count or kind in names:
             lines.append(
-                f"    {names.get(kind, kind):<14}{count:>12,}   {100 * count / groups:>3.0f} %  {meaning}"
+                f"    {names.get(kind, kind):<13}{count:>12,}   {100 * count / groups:.0f} %: {meaning}"
             )
     lines += [
-        f"  {'mean reward':<16}{_number(record['reward_mean']):>12}",
-        f"  {'std in groups':<16}{_number(record['reward_group_std']):>12}   averaged over groups",
-        f"  {'largest |A|':<16}{_number(record['advantage_max_abs']):>12}",
+        f"  {'mean reward':<15}{_number(record['reward_mean']):>12}",
+        f"  {'std in groups':<15}{_number(record['reward_group_std']):>12}   averaged over groups",
+        f"  {'largest |A|':<15}{_number(record['advantage_max_abs']):>12}",
     ]
     if record["scope"] == "batch":
         lines += ["", f"{record['estimator']} looks beyond the group: the whole file counted as one batch."]
@@ -100,7 +103,7 @@ def _sizes(record: dict[str, Any]) -> str:
 
 
 def _unscored(count: int) -> str:
-    return f"   {count:,} unscored: advantage 0" if count else "   all scored"
+    return f"{count:,} unscored: advantage 0" if count else "all scored"
 
 
 def _number(value: float | None) -> str:

@@ -112,7 +112,7 @@ class Texts:
 def _parse(line: bytes) -> dict[str, Any]:
     """The line's object; ValueError says why there is none."""
     try:
-        row = _DECODER.decode(line.decode())
+        row = _DECODER.decode(line.rstrip(SPACE).decode())
     except UnicodeDecodeError as error:
         raise ValueError(f"byte {error.start + 1} is not UTF-8") from None
     except json.JSONDecodeError as error:

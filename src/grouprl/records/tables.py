@@ -102,8 +102,10 @@ def write_table(table: Table, out: str | Path, plan: Plan, values: NDArray[Any],
     check_output(table, out)
     suffix = _suffix(Path(out))
     with atomic_file(out) as new:
-        table.write(new, suffix, plan, values, progress)
-        table.check_unchanged()
+        try:
+            table.write(new, suffix, plan, values, progress)
+        finally:  # also where it failed: that it changed is why
+            table.check_unchanged()
 
 
 def _suffix(path: Path) -> str:
