@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+from datetime import datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -259,6 +261,7 @@ def test_parquet_ids_of_any_type(tmp_path, ids):
 
 
 def test_float32_rewards_stay_float32(tmp_path):
+    """So that a spread of a float32's last place is taken for rounding."""
     frame = pl.DataFrame({"group": [1], "reward": pl.Series([0.1], dtype=pl.Float32)})
     frame.write_parquet(tmp_path / "a.parquet")
     assert open_table(tmp_path / "a.parquet").read(PLAN, nothing).numbers["reward"].dtype == np.float32
@@ -290,6 +293,8 @@ def test_bad_parquet(tmp_path):
     assert "column 'reward' is String, expected numbers" in refused(path)
     pl.DataFrame({"group": [[1]], "reward": [1]}).write_parquet(path)
     assert "column 'group' is List(Int64), expected text or whole numbers" in refused(path)
+    pl.DataFrame({"group": [], "reward": []}).write_parquet(path)
+    assert "holds no rows" in refused(path)
     path.write_bytes(path.read_bytes()[:-20])
     assert "cannot be read" in refused(path)
 
@@ -302,9 +307,31 @@ def test_parquet_as_jsonl_and_csv(tmp_path):
     through(tmp_path / "a.parquet", tmp_path / "b.csv", [0.5, -0.5])
     assert pl.read_ndjson(tmp_path / "b.jsonl").equals(expected)
     assert pl.read_csv(tmp_path / "b.csv").equals(expected)
-    frame.with_columns(tokens=[[1], [2]]).write_parquet(tmp_path / "a.parquet")
-    with pytest.raises(InputError, match="'tokens' is List"):
-        through(tmp_path / "a.parquet", tmp_path / "b.csv", [0.5, -0.5])
+
+
+@pytest.mark.parametrize(
+    ("values", "jsonl", "csv"),
+    [
+        ([[1]], True, False),
+        ([{"a": [1.5]}], True, False),
+        ([b"\xff"], False, False),
+        ([[b"\xff"]], False, False),
+        ([timedelta(1)], False, False),
+        ([Decimal("1.50")], False, False),
+        ([datetime(2026, 1, 2)], True, True),
+        ([True], True, True),
+        (pl.Series(["x"], dtype=pl.Enum(["x"])), True, True),
+        ([2**63 - 1], True, True),
+    ],
+)
+def test_parquet_types_that_text_cannot_hold_are_refused_at_once(tmp_path, values, jsonl, csv):
+    pl.DataFrame({"group": [1], "reward": [1.0], "x": values}).write_parquet(tmp_path / "a.parquet")
+    for name, fits in (("b.jsonl", jsonl), ("b.csv", csv)):
+        if fits:
+            through(tmp_path / "a.parquet", tmp_path / name, [0.5])
+        else:
+            with pytest.raises(InputError, match=r"column 'x' is .*, which .* cannot hold"):
+                check_output(open_table(tmp_path / "a.parquet"), tmp_path / name)
 
 
 # All kinds

@@ -91,6 +91,13 @@ class Table(ABC):
             InputError: The table has not as many rows as there are values.
         """
 
+    def check_kind(self, kind: str) -> None:  # noqa: B027  (most tables are written as their own kind alone)
+        """Refuse a kind of file, of `tables.KINDS`, that not all columns can be written to.
+
+        Raises:
+            InputError: A column has a type that such a file does not hold.
+        """
+
     def check_unchanged(self) -> None:
         """InputError where the file is another than when it was opened."""
         if self._look() != self._state:
@@ -222,7 +229,5 @@ def shown(value: Any) -> str:
 
 
 def as_text(values: NDArray[Any]) -> list[str]:
-    """Each number in the fewest digits that read back as it, in its own precision."""
-    if values.dtype == np.float64:
-        return [repr(value) for value in values.tolist()]
-    return [str(value) for value in values]
+    """Each number in the fewest digits that read back as it."""
+    return [repr(value) for value in values.tolist()]

@@ -51,6 +51,15 @@ class ParquetTable(Table):
     def columns(self) -> list[str]:
         return list(self._schema)
 
+    def check_kind(self, kind: str) -> None:
+        if kind == ".parquet":
+            return
+        for name, dtype in self._schema.items():
+            if not _fits_text(dtype, nested=kind != ".csv"):
+                raise InputError(
+                    f"{self.path}: column {name!r} is {dtype}, which {kind} cannot hold as it is; write .parquet"
+                )
+
     def read(self, plan: Plan, progress: Progress) -> Columns:
         for name in (*plan.numbers, *plan.group):
             if name not in self._schema:
@@ -81,18 +90,10 @@ class ParquetTable(Table):
         if kind == ".parquet":
             _guarded(self.path, lambda: self._sink(frame, out, len(values)))
         elif kind == ".csv":
-            self._refuse_nested()
             _guarded(self.path, lambda: frame.sink_csv(out))
         else:
             _guarded(self.path, lambda: frame.sink_ndjson(out))
         progress(1, 1)
-
-    def _refuse_nested(self) -> None:
-        for name, dtype in self._schema.items():
-            if dtype.is_nested() or dtype == polars().Binary:
-                raise InputError(
-                    f"{self.path}: column {name!r} is {dtype}, expected none that CSV cannot hold; write .parquet"
-                )
 
     def _sink(self, frame: pl.LazyFrame, out: Path, rows: int) -> None:
         bytes_a_row = max(1, self._bytes() // rows)
@@ -125,7 +126,7 @@ class ParquetTable(Table):
                 )
         for name in plan.group:
             dtype = self._schema[name]
-            if not (dtype.is_numeric() or dtype in (pl.String, pl.Categorical, pl.Enum, pl.Binary)):
+            if not (dtype.is_numeric() or dtype in (pl.String, pl.Categorical, pl.Enum, pl.Binary, pl.Null)):
                 raise InputError(
                     f"{self.path}: column {name!r} is {dtype}, expected text or whole numbers; name another one"
                 )
@@ -149,12 +150,22 @@ class ParquetTable(Table):
         bad.check()
 
 
-def _numbers(series: pl.Series) -> NDArray[Any]:
-    """float64, or float32 as it is; null is NaN."""
+def _fits_text(dtype: pl.DataType, *, nested: bool) -> bool:
+    """Whether values of this type are themselves, or their usual text, in JSON (nested) or CSV."""
     pl = polars()
-    if series.dtype != pl.Float32:
-        series = series.cast(pl.Float64)
-    return series.fill_null(float("nan")).to_numpy()
+    if isinstance(dtype, pl.List | pl.Array):
+        return nested and _fits_text(dtype.inner, nested=True)
+    if isinstance(dtype, pl.Struct):
+        return nested and all(_fits_text(field.dtype, nested=True) for field in dtype.fields)
+    known = (pl.String, pl.Boolean, pl.Null, pl.Categorical, pl.Enum, pl.Date, pl.Datetime)
+    return bool(dtype.is_integer() or dtype.is_float() or dtype in known)
+
+
+def _numbers(series: pl.Series) -> NDArray[Any]:
+    """float64, or float32 for that and for shorter floats; null is NaN."""
+    pl = polars()
+    short = series.dtype.is_float() and series.dtype != pl.Float64
+    return series.cast(pl.Float32 if short else pl.Float64).fill_null(float("nan")).to_numpy()
 
 
 def _numbered(ids: list[pl.Series]) -> NDArray[np.int64]:

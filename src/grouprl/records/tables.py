@@ -65,8 +65,8 @@ def check_output(table: Table, out: str | Path) -> None:
     """Refuse a file that the table cannot be written to.
 
     Raises:
-        InputError: A suffix that is not known, or of a kind that this table is not written as; something other
-            than a file that stands there.
+        InputError: A suffix that is not known, or of a kind that this table, or one of its columns, is not written
+            as; something other than a file that stands there; no folder to write to.
     """
     out = Path(out)
     suffix = _suffix(out)
@@ -79,6 +79,7 @@ def check_output(table: Table, out: str | Path) -> None:
             if given != ".parquet"
             else f"{out}: {suffix} from .parquet, expected .parquet or one of {', '.join(FROM_PARQUET)}; choose one"
         )
+    table.check_kind(suffix)
     if out.exists() and not stat.S_ISREG(os.stat(out).st_mode):
         raise InputError(f"{out}: stands there and is not a file, expected a file's name; choose another one")
     parent = next(folder for folder in out.absolute().parents if folder.exists())
