@@ -85,7 +85,7 @@ class Table(ABC):
 
     @abstractmethod
     def write(self, out: Path, kind: str, plan: Plan, values: NDArray[Any], progress: Progress) -> None:
-        """All rows with the column added, to the new file `out` of a kind of `tables.KINDS`.
+        """All rows with the column added, to the new file `out` of a kind of `tables.KINDS`; `read` came before.
 
         Raises:
             InputError: The table has not as many rows as there are values.
