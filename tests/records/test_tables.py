@@ -1,6 +1,8 @@
 """Tables: what is read, what is copied byte for byte, and what a kill or a full disk leaves."""
 
+import csv
 import gzip
+import io
 import json
 import os
 import signal
@@ -9,10 +11,13 @@ import sys
 from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from grouprl.errors import InputError
 from grouprl.records.table import group_from_json, number_from_json, number_from_text
@@ -433,6 +438,68 @@ def test_cells(read, cells):
 def test_values_that_name_no_group(value):
     with pytest.raises(ValueError, match="expected text or a whole number"):
         group_from_json("group", value)
+
+
+# Any content
+
+TEXTS = st.text(st.sampled_from('ab",;|\t\r\n \\{}:ü\u2028\ufeff'), max_size=6)
+SOME = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+
+
+@SOME
+@given(
+    rows=st.lists(st.tuples(TEXTS, st.integers(-3, 3), TEXTS.filter(len), TEXTS), min_size=1, max_size=5),
+    delimiter=st.sampled_from(",;\t|"),
+    quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
+    old=st.sampled_from([None, 0, 2, 4]),
+)
+def test_any_csv_comes_back_with_one_column_more(rows, delimiter, quoting, old):
+    def table(values, named):
+        written = io.StringIO(newline="")
+        writer = csv.writer(written, delimiter=delimiter, quoting=quoting, lineterminator="\r\n")
+        for row, value in zip([("one", "reward", "group", "two"), *rows], ["advantage", *values]):
+            row = [str(cell) for cell in row]
+            if named is not None:
+                row.insert(named, value)
+            writer.writerow(row)
+        return written.getvalue().encode()
+
+    def cells(data):
+        return list(csv.reader(io.StringIO(data.decode(), newline=""), delimiter=delimiter))
+
+    values = [k / 4 for k in range(len(rows))]
+    with TemporaryDirectory() as folder:
+        path = file(Path(folder), "a.csv", table(['"old", one;\t|'] * len(rows), old))
+        read, out = through(path, Path(folder, "b.csv"), values, REPLACE)
+    assert cells(out) == cells(table(map(str, values), 4 if old is None else old))
+    assert read.numbers["reward"].tolist() == [row[1] for row in rows]
+    names = [row[2] for row in rows]
+    assert [names.index(name) for name in names] == [read.group.tolist().index(g) for g in read.group]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@SOME
+@given(
+    rows=st.lists(st.dictionaries(TEXTS | st.just("advantage"), JSON, max_size=4), min_size=1, max_size=5),
+    ascii_only=st.booleans(),
+    separators=st.sampled_from([None, (",", ":"), (" , ", "\t: ")]),
+)
+def test_any_json_lines_come_back_with_one_member_more(rows, ascii_only, separators):
+    rows = [row | {"reward": k, "group": "g"} for k, row in enumerate(rows)]
+    lines = [json.dumps(row, ensure_ascii=ascii_only, separators=separators) for row in rows]
+    values = [k / 4 for k in range(len(rows))]
+    with TemporaryDirectory() as folder:
+        path = file(Path(folder), "a.jsonl", "\n".join(lines))
+        _, out = through(path, Path(folder, "b.jsonl"), values, REPLACE)
+    expected = [row | {"advantage": value} for row, value in zip(rows, values)]
+    after = [json.loads(line) for line in out.decode().split("\n")]
+    assert list(map(repr, after)) == list(map(repr, expected))  # repr: NaN equals itself, key order counts
 
 
 # Killed, and without room
