@@ -283,6 +283,7 @@ def test_untrusted_names_do_not_reach_the_terminal(capsys):
         (["in.jsonl", "-o", "."], "unknown kind of file"),
         (["in.jsonl", "-o", "o.jsonl", "--reward-column", "rewrd"], "no column 'rewrd', expected one of 'uid'"),
         (["two.jsonl", "-o", "o.jsonl"], "score and rewards may each be the reward|rewards and score"),
+        (["steps.jsonl", "-o", "o.jsonl"], "prompt_id may come back in each step; say --group-column step prompt_id"),
         (["none.jsonl", "-o", "o.jsonl"], "no column looks like the reward"),
         (["in.jsonl", "-o", "o.jsonl", "--advantage-column", "reward", "--overwrite"], "is read too"),
         (["in.jsonl", "-o", "o.jsonl", "--advantage-column", ""], "read too or empty"),
@@ -307,6 +308,7 @@ def test_untrusted_names_do_not_reach_the_terminal(capsys):
 def test_bad_input_is_one_line_and_leaves_everything(capsys, arguments, expected):
     write("in.jsonl", ROWS)
     write("two.jsonl", [{"uid": 1, "score": 1, "rewards": 1}])
+    write("steps.jsonl", [{"step": 1, "prompt_id": 1, "reward": 1}])
     write("none.jsonl", [{"uid": 1, "grade": 1}])
     Path("in.txt").write_text("x")
     Path("there.jsonl").write_text("what was there")

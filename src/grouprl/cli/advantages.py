@@ -42,6 +42,8 @@ GROUPS = (
     ("group_id", "group"),
     ("uid", "prompt_id", "problem_id", "question_id", "prompt_uid", "group_index"),
 )
+PROMPTS = ("prompt_id", "problem_id", "question_id", "prompt_uid")
+"""Names of a prompt, which comes back in later steps as another group."""
 LENGTHS = (("completion_tokens",), ("completion_length", "response_length", "num_tokens", "length"))
 """Names that are looked for; those further behind only where none before is there."""
 
@@ -117,7 +119,7 @@ def _plan(
     """The reward's column, the columns of what else the estimator takes by keyword, and what to read and add."""
     columns = table.columns()
     reward = given.reward_column or _guess(table, columns, "reward", REWARDS)
-    group = given.group_column or (_guess(table, columns, "group", GROUPS),)
+    group = given.group_column or _guess_group(table, columns)
     extras = _extras(given, estimator, table, columns)
     flat = [name for one in extras.values() for name in (one.values() if isinstance(one, dict) else [one])]
     plan = Plan(
@@ -132,6 +134,15 @@ def _plan(
             "choose another one"
         )
     return reward, extras, plan
+
+
+def _guess_group(table: Table, columns: Sequence[str]) -> tuple[str]:
+    name = _guess(table, columns, "group", GROUPS)
+    if name in PROMPTS and "step" in columns:
+        raise ConfigError(
+            f"{table.path}: {name} may come back in each step; say --group-column step {name}, or {name} alone"
+        )
+    return (name,)
 
 
 def _guess(table: Table, columns: Sequence[str], what: str, names: Sequence[Sequence[str]]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -179,12 +181,17 @@ def _numbered(ids: list[pl.Series]) -> NDArray[np.int64]:
 
 
 def _guarded(path: Path, act: Callable[[], Any]) -> Any:
-    """What polars gives, or its complaint as an error of ours that names the file."""
+    """What polars gives, or its complaint as an error of ours that names the file; a full disk stays an OSError."""
     pl = polars()
     try:
         return act()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, TypeError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
+        system = re.search(r"os error (\d+)", str(error))
+        if system:
+            raise OSError(int(system[1]), os.strerror(int(system[1]))) from error
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(f"{path}: cannot be read or written by polars ({reason}); check it") from error
+        raise InputError(
+            f"{path}: cannot be read as Parquet ({reason}), expected a whole file; check it"
+        ) from error

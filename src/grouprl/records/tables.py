@@ -99,12 +99,16 @@ def write_table(table: Table, out: str | Path, plan: Plan, values: NDArray[Any],
 
     Raises:
         InputError: As `check_output`; or the table changed since it was opened.
+        OSError: The disk is full, or the like.
     """
     check_output(table, out)
     suffix = _suffix(Path(out))
     with atomic_file(out) as new:
         try:
             table.write(new, suffix, plan, values, progress)
+        except OSError as error:
+            error.filename = error.filename or str(out)  # a full disk names no file
+            raise
         finally:  # also where it failed: that it changed is why
             table.check_unchanged()
 
