@@ -301,6 +301,7 @@ def test_untrusted_names_do_not_reach_the_terminal(capsys):
         (["in.jsonl", "-o", "o.jsonl", "--convention", "nobody"], "convention is 'nobody'"),
         (["in.jsonl", "-o", "o.jsonl", "--success-reward", "nan"], "high is nan"),
         (["in.jsonl", "-o", "o.jsonl", "--overwrit"], "did you mean --overwrite"),
+        (["broken.jsonl", "-o", "o.jsonl", "--eps", "nan"], "eps is nan"),  # before the file is read
         (["broken.jsonl", "-o", "there.jsonl"], "broken.jsonl, line 2: not JSON"),
         (["in.jsonl", "-o", "in.jsonl/o.jsonl"], "can be written to"),
     ],

@@ -23,6 +23,7 @@ from grouprl.cli.options import parse
 from grouprl.errors import ConfigError, InputError
 from grouprl.records import plain
 from grouprl.records.tables import Columns, Plan, Table, check_output, open_table, write_table
+from grouprl.sampling import informative
 
 DESCRIPTION = """Add advantages to the rows of a file: JSON Lines, CSV or Parquet, each row with a reward and a group.
 
@@ -92,6 +93,7 @@ def advantages_command(arguments: Sequence[str]) -> int:
     table = open_table(given.input)
     check_output(table, given.output)
     reward, extras, plan = _plan(given, estimator, table)
+    _rehearse(given, estimator, options, extras)
     with _stoppable(), _bar() as bar:
         read = table.read(plan, bar("reading"))
         options |= {name: _extra(columns, read) for name, columns in extras.items()}
@@ -229,6 +231,16 @@ def _works_without(estimator: Estimator) -> bool:
     except InputError:
         return False
     return True
+
+
+def _rehearse(
+    given: AdvantagesArguments, estimator: Estimator, options: dict[str, Any], extras: dict[str, Any]
+) -> None:
+    """Try the options on two rewards, so that a wrong one is refused before a long file is read."""
+    two = [1.0, 0.0]
+    columns = {name: two if isinstance(of, str) else dict.fromkeys(of, two) for name, of in extras.items()}
+    estimator(two, [0, 0], **options, **columns)
+    informative(two, [0, 0], high=given.success_reward)
 
 
 def _extra(columns: str | dict[str, str], read: Columns) -> Any:
