@@ -113,10 +113,10 @@ FOUR = [{"group": 0, "reward": r, "length": n} for r, n in [(1, 1), (0, 2), (0, 
         (["--estimator", "opo"], [0.9, -0.1, -0.1, -0.1]),
         (["--estimator", "opo", "--length-column", "length"], [0.9, -0.1, -0.1, -0.1]),
         # ρ = 1 − C(3, 2)/C(4, 2) = 1/2, s = 1/2: right (1 − ρ)/s = 1, wrong −1/3 of it
-        (["--estimator", "pass_at_k", "--set", "k=2"], [1, -1 / 3, -1 / 3, -1 / 3]),
+        (["--estimator", "pass_at_k", "--estimator-option", "k=2"], [1, -1 / 3, -1 / 3, -1 / 3]),
         # R_max joins: mean 2/5, std √(6/25)
         (
-            ["--estimator", "ngrpo", "--set", "max_reward=1", "--eps", "0"],
+            ["--estimator", "ngrpo", "--estimator-option", "max_reward=1", "--eps", "0"],
             [0.6 / sqrt(0.24), *[-0.4 / sqrt(0.24)] * 3],
         ),
     ],
@@ -124,6 +124,49 @@ FOUR = [{"group": 0, "reward": r, "length": n} for r, n in [(1, 1), (0, 2), (0, 
 )
 def test_estimators_against_sums_by_hand(options, expected):
     assert computed(FOUR, *options) == pytest.approx(expected, rel=1e-6)
+
+
+OWN = """
+from grouprl import advantages
+
+@advantages.register("{name}", needs={{"lengths"}})
+def signs(rewards, group_ids=None, *, lengths, size=1.0):
+    {body}
+
+def unregistered(rewards, group_ids=None):
+    return rewards
+"""
+
+
+def test_an_estimator_of_ones_own(capsys):
+    body = "return advantages.dr_grpo(rewards, group_ids) * lengths * size"
+    Path("mine.py").write_text(OWN.format(name="mine_for_advantages", body=body))
+    try:
+        options = ["--estimator", "mine.py:signs", "--estimator-option", "size=2"]
+        assert computed(FOUR, *options) == pytest.approx([1.5, -1.0, -1.5, -2.0])
+    finally:
+        advantages.unregister("mine_for_advantages")
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("raise KeyError('oh')", "raised KeyError: 'oh'"),
+        ("return rewards[:1]", "gave float64 of shape (1,), expected one finite float for each of 2 rows"),
+        ("return rewards / 0", "expected one finite float"),
+        ("return rewards > 0", "gave bool"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*encountered in divide:RuntimeWarning")
+def test_an_estimator_of_ones_own_that_is_broken(capsys, body, expected):
+    write("in.jsonl", FOUR)
+    Path("broken.py").write_text(OWN.format(name="broken_for_advantages", body=body))
+    try:
+        assert expected in fails(capsys, "in.jsonl", "-o", "o.jsonl", "--estimator", "broken.py:signs")
+        spec = "broken.py:unregistered"
+        assert "not registered" in fails(capsys, "in.jsonl", "-o", "o.jsonl", "--estimator", spec)
+    finally:
+        advantages.unregister("broken_for_advantages")
 
 
 def test_a_greedy_reward():
@@ -291,10 +334,10 @@ def test_untrusted_names_do_not_reach_the_terminal(capsys):
         (["in.jsonl", "-o", "o.jsonl", "--estimator", "gae"], "steps and tokens"),
         (["in.jsonl", "-o", "o.jsonl", "--estimator", "spo"], "earlier calls"),
         (["in.jsonl", "-o", "o.jsonl", "--estimator", "opo"], "no column looks like the length"),
-        (["in.jsonl", "-o", "o.jsonl", "--estimator", "ngrpo"], "add --set max_reward"),
+        (["in.jsonl", "-o", "o.jsonl", "--estimator", "ngrpo"], "add --estimator-option max_reward"),
         (["in.jsonl", "-o", "o.jsonl", "--estimator", "rloo", "--eps", "1"], "rloo takes no option 'eps'"),
-        (["in.jsonl", "-o", "o.jsonl", "--set", "k"], "expected name=number"),
-        (["in.jsonl", "-o", "o.jsonl", "--set", "k=4"], "grpo takes no option 'k'"),
+        (["in.jsonl", "-o", "o.jsonl", "--estimator-option", "k"], "expected NAME=VALUE"),
+        (["in.jsonl", "-o", "o.jsonl", "--estimator-option", "k=4"], "grpo takes no option 'k'"),
         (["in.jsonl", "-o", "o.jsonl", "--length-column", "uid"], "no use for --length-column"),
         (["in.jsonl", "-o", "o.jsonl", "--eps", "-1"], "eps is -1.0"),
         (["in.jsonl", "-o", "o.jsonl", "--ddof", "2"], "ddof is 2"),

@@ -6,24 +6,29 @@ import json
 import signal
 import sys
 import threading
+import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import tyro
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from grouprl import advantages
 from grouprl.advantages import Estimator
+from grouprl.advantages.registry import NEEDS
 from grouprl.cli.advantages_summary import summarise, summary_text
 from grouprl.cli.options import parse
-from grouprl.errors import ConfigError, InputError
+from grouprl.errors import ConfigError, GrouprlError
 from grouprl.records import plain
 from grouprl.records.tables import Columns, Plan, Table, check_output, open_table, write_table
 from grouprl.sampling import informative
+from grouprl.tasks.user_code import is_spec, load_attribute
 
 DESCRIPTION = """Add advantages to the rows of a file: JSON Lines, CSV or Parquet, each row with a reward and a group.
 
@@ -31,7 +36,7 @@ DESCRIPTION = """Add advantages to the rows of a file: JSON Lines, CSV or Parque
   grouprl advantages scores.csv -o out.csv --reward-column acc --group-column uid
   grouprl advantages in.parquet -o out.parquet --group-column step prompt_id   a group: both alike
   grouprl advantages in.jsonl -o in.jsonl --estimator rloo --overwrite         in place
-  grouprl advantages in.jsonl -o out.jsonl --estimator pass_at_k --set k=4
+  grouprl advantages in.jsonl -o out.jsonl --estimator pass_at_k --estimator-option k=4
   grouprl advantages runs/arithmetic-1 -o all.parquet --advantage-column rloo --estimator rloo
 
 A group's rows may stand anywhere. Everything else in a row stays as it is. An empty, null or NaN reward is unscored:
@@ -47,6 +52,9 @@ PROMPTS = ("prompt_id", "problem_id", "question_id", "prompt_uid")
 """Names of a prompt, which comes back in later steps as another group."""
 LENGTHS = (("completion_tokens",), ("completion_length", "response_length", "num_tokens", "length"))
 """Names that are looked for; those further behind only where none before is there."""
+
+FROM_THE_FILE = NEEDS - {"max_reward"} | {"valid", "process_group"}
+"""Keywords of estimators that hold a value a row, and so are no options."""
 
 
 @dataclass(frozen=True)
@@ -64,15 +72,17 @@ class AdvantagesArguments:
     overwrite: bool = False
     """Replace the advantage column where there is one."""
     estimator: str = "grpo"
-    """Which estimator; docs/estimators.md lists them."""
+    """Which estimator: those of docs/estimators.md, or your own as file.py:function or module:function."""
     eps: float | None = None
     """The estimator's eps; its own default if not given."""
     ddof: int | None = None
     """0 for the population std, 1 for the sample std."""
     convention: str | None = None
     """Another trainer's eps and ddof: trl, verl, …"""
-    set: tuple[str, ...] = ()
-    """More options of the estimator, as name=number."""
+    estimator_option: Annotated[
+        tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="NAME=VALUE")
+    ] = ()
+    """One of the estimator's options, such as k=4; may be given several times."""
     length_column: str | None = None
     """Completion lengths in tokens, for estimators that weigh by them."""
     greedy_column: str | None = None
@@ -88,7 +98,7 @@ class AdvantagesArguments:
 def advantages_command(arguments: Sequence[str]) -> int:
     """Read, compute, write, and print what there was."""
     given = parse(AdvantagesArguments, arguments, prog="grouprl advantages", description=DESCRIPTION)
-    estimator = advantages.get(given.estimator)
+    estimator = _find(given.estimator)
     options = _options(given, estimator)
     table = open_table(given.input)
     check_output(table, given.output)
@@ -98,7 +108,7 @@ def advantages_command(arguments: Sequence[str]) -> int:
         read = table.read(plan, bar("reading"))
         options |= {name: _extra(columns, read) for name, columns in extras.items()}
         rewards = read.numbers[reward]
-        values = estimator(rewards, read.group, **options)
+        values = _advantages(estimator, rewards, read.group, options)
         summary = summarise(rewards, read.group, values, success_reward=given.success_reward)
         write_table(table, given.output, plan, values, bar("writing"))
     record = {
@@ -173,26 +183,63 @@ def _options(given: AdvantagesArguments, estimator: Estimator) -> dict[str, Any]
     options: dict[str, Any] = {
         name: value for name in ("eps", "ddof", "convention") if (value := getattr(given, name)) is not None
     }
-    for text in given.set:
-        name, _, value = text.partition("=")
-        options[name] = _number(text, value)
+    options |= dict(map(_named_value, given.estimator_option))
     for name in options:
-        if name in ("valid", "lengths", "components", "greedy_rewards") or not estimator.accepts(name):
+        if name in FROM_THE_FILE or not estimator.accepts(name):
             raise ConfigError(
                 f"advantages: {estimator.name} takes no option {name!r}; leave it out, or see docs/estimators.md"
             )
     if "max_reward" in estimator.needs and "max_reward" not in options:
         raise ConfigError(
-            f"advantages: {estimator.name} needs the task's highest reward; add --set max_reward=1, say"
+            f"advantages: {estimator.name} needs the task's highest reward; add --estimator-option max_reward=1, say"
         )
     return options
 
 
-def _number(text: str, value: str) -> float:
+def _named_value(text: str) -> tuple[str, Any]:
+    """NAME=VALUE, the value as TOML writes it; anything else is text."""
+    name, equals, value = text.partition("=")
+    if not (equals and name.strip().isidentifier()):
+        raise ConfigError(f"advantages: --estimator-option is {text!r}, expected NAME=VALUE, such as k=4")
     try:
-        return int(value) if value.lstrip("+-").isdecimal() else float(value)
-    except ValueError:
-        raise ConfigError(f"advantages: --set {text}, expected name=number, such as k=4") from None
+        return name.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return name.strip(), value
+
+
+def _find(name: str) -> Estimator:
+    """The estimator of that name, or a registered one of the user's own file or module."""
+    if not is_spec(name):
+        return advantages.get(name)
+    found = load_attribute(name, where=f"estimator {name!r}", error=ConfigError)
+    if isinstance(found, Estimator):
+        return found
+    for known in map(advantages.get, advantages.names()):
+        if known.function is found:
+            return known
+    raise ConfigError(
+        f"estimator {name!r}: it is of type {type(found).__name__} and not registered, expected a function registered "
+        "as an estimator; put @grouprl.advantages.register('name') above it"
+    )
+
+
+def _advantages(
+    estimator: Estimator, rewards: NDArray[Any], group: NDArray[np.int64], options: dict[str, Any]
+) -> NDArray[Any]:
+    """One finite number a row; a user's own estimator may raise, or give something else."""
+    try:
+        values = np.asarray(estimator(rewards, group, **options))
+    except GrouprlError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"estimator {estimator.name!r}: raised {reason}; mend it") from error
+    if values.shape != rewards.shape or values.dtype.kind != "f" or not np.isfinite(values).all():
+        raise ConfigError(
+            f"estimator {estimator.name!r}: gave {values.dtype} of shape {values.shape}, expected one finite float "
+            f"for each of {len(rewards)} rows; mend it"
+        )
+    return values
 
 
 def _extras(
@@ -228,7 +275,7 @@ def _works_without(estimator: Estimator) -> bool:
     """Whether rewards and groups are enough, though it looks at more where there is more."""
     try:
         estimator([1.0, 0.0], [0, 0])
-    except InputError:
+    except Exception:  # one's own may raise anything
         return False
     return True
 
@@ -239,7 +286,7 @@ def _rehearse(
     """Try the options on two rewards, so that a wrong one is refused before a long file is read."""
     two = [1.0, 0.0]
     columns = {name: two if isinstance(of, str) else dict.fromkeys(of, two) for name, of in extras.items()}
-    estimator(two, [0, 0], **options, **columns)
+    _advantages(estimator, np.array(two), np.zeros(2, np.int64), options | columns)
     informative(two, [0, 0], high=given.success_reward)
 
 
