@@ -38,6 +38,19 @@ def test_a_write_makes_the_folder(tmp_path):
     assert (tmp_path / "a" / "b" / "c").read_bytes() == b"x"
 
 
+@pytest.mark.parametrize("mode", [0o640, 0o200])
+def test_a_replaced_file_keeps_its_permissions_and_a_link_stays(tmp_path, mode):
+    real, link = tmp_path / "real.txt", tmp_path / "link.txt"
+    real.write_text("old")
+    real.chmod(mode)
+    link.symlink_to(real)
+    atomic_write(link, b"new")
+    assert link.is_symlink()
+    assert real.stat().st_mode & 0o777 == mode
+    real.chmod(0o600)
+    assert real.read_text() == "new"
+
+
 def test_a_file_respects_the_umask(tmp_path):
     old = os.umask(0o027)
     try:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from grouprl.errors import InputError
 from grouprl.records.table import group_from_json, number_from_json, number_from_text
-from grouprl.records.table_files import atomic_file, read_lines
+from grouprl.records.table_files import read_lines
 from grouprl.records.tables import Plan, check_output, open_table, write_table
 
 PLAN = Plan(("reward",), ("group",), "advantage")
@@ -410,17 +410,6 @@ def test_kinds_that_would_have_to_be_guessed_are_refused(tmp_path):
         check_output(table, tmp_path / "folder.csv")
     with pytest.raises(InputError, match="can be written to"):
         check_output(table, tmp_path / "a.csv" / "b.csv")
-
-
-def test_a_replaced_file_keeps_its_permissions_and_a_link_stays(tmp_path):
-    real = file(tmp_path, "real.txt", "old")
-    real.chmod(0o640)
-    link = tmp_path / "link.txt"
-    link.symlink_to(real)
-    with atomic_file(link) as new:
-        new.write_text("new")
-    assert link.is_symlink()
-    assert (real.read_text(), real.stat().st_mode & 0o777) == ("new", 0o640)
 
 
 CELLS = [

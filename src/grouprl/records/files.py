@@ -21,15 +21,11 @@ _TEMPORARY = re.compile(r"(?P<name>.+)\.(?:tmp|old)-\d+")
 
 def sync_dir(path: Path) -> None:
     """Flush a folder's entries to the disk, so that a rename inside it outlives a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    _sync(path)
 
 
 def atomic_write(path: str | Path, data: bytes) -> None:
-    """Write `data` to `path`, whole or not at all; the folder is made where it is missing.
+    """Write `data` to `path`, whole or not at all: see `atomic_file`.
 
     Example:
         >>> from tempfile import mkdtemp
@@ -37,19 +33,44 @@ def atomic_write(path: str | Path, data: bytes) -> None:
         >>> atomic_write(path, b"old"); atomic_write(path, b"new"); path.read_bytes()
         b'new'
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _temporary(path)
+    with atomic_file(path) as new:
+        new.write_bytes(data)
+
+
+@contextmanager
+def atomic_file(path: str | Path) -> Iterator[Path]:
+    """A name for a new file, which becomes `path` once the block ends without an exception.
+
+    Args:
+        path: Where the file will stand, whole, in the place of one that stands there (whose permissions it takes);
+            the folder is made where it is missing. A link stays, and what it leads to is replaced.
+
+    Yields:
+        `<path>.tmp-<pid>`. After an exception there is no such file.
+
+    Example:
+        >>> from tempfile import mkdtemp
+        >>> path = Path(mkdtemp()) / "out.csv"
+        >>> with atomic_file(path) as new:
+        ...     _ = new.write_text("a,b\\n")
+        ...     path.exists()
+        False
+        >>> path.read_text(), new.exists()
+        ('a,b\\n', False)
+    """
+    final = Path(os.path.realpath(path))
+    final.parent.mkdir(parents=True, exist_ok=True)
+    temporary = _temporary(final)
     try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        yield temporary
+        _sync(temporary)
+        if final.exists():
+            shutil.copymode(final, temporary)
+        os.replace(temporary, final)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    sync_dir(path.parent)
+    sync_dir(final.parent)
 
 
 @contextmanager
@@ -89,7 +110,8 @@ def atomic_dir(final: str | Path, *, replace: bool = False) -> Iterator[Path]:
         yield temporary
         for folder, _, names in os.walk(temporary):
             for name in names:
-                _sync_file(Path(folder, name))
+                if not (entry := Path(folder, name)).is_symlink():
+                    _sync(entry)
             sync_dir(Path(folder))
         _refuse_existing(final, replace)
         aside = None
@@ -161,9 +183,7 @@ def _refuse_existing(final: Path, replace: bool) -> None:
         )
 
 
-def _sync_file(path: Path) -> None:
-    if path.is_symlink():
-        return
+def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,10 +1,9 @@
-"""Opening tables: gzip by the file's name, progress by the bytes read, and new files whole or not at all."""
+"""Opening tables: gzip by the file's name, progress by the bytes read."""
 
 from __future__ import annotations
 
 import gzip
 import os
-import shutil
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from grouprl.errors import InputError
-from grouprl.records.files import sync_dir
 from grouprl.records.table import Progress
 
 LONGEST_LINE = 2**28
@@ -59,43 +57,3 @@ def new_file(path: Path, name: str) -> Iterator[BinaryIO]:
                 yield cast("BinaryIO", packed)
         else:
             yield raw
-
-
-@contextmanager
-def atomic_file(path: str | Path) -> Iterator[Path]:
-    """A name for a new file, which becomes `path` once the block ends without an exception.
-
-    Args:
-        path: Where the file will stand, whole, in the place of one that stands there (whose permissions it takes);
-            the folder is made where it is missing. A link stays, and what it leads to is replaced.
-
-    Yields:
-        `<path>.tmp-<pid>`. After an exception there is no such file.
-
-    Example:
-        >>> from tempfile import mkdtemp
-        >>> path = Path(mkdtemp()) / "out.csv"
-        >>> with atomic_file(path) as new:
-        ...     _ = new.write_text("a,b\\n")
-        ...     path.exists()
-        False
-        >>> path.read_text(), new.exists()
-        ('a,b\\n', False)
-    """
-    final = Path(os.path.realpath(path))
-    final.parent.mkdir(parents=True, exist_ok=True)
-    temporary = final.with_name(f"{final.name}.tmp-{os.getpid()}")
-    try:
-        yield temporary
-        if final.exists():
-            shutil.copymode(final, temporary)
-        descriptor = os.open(temporary, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.replace(temporary, final)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_dir(final.parent)

@@ -10,9 +10,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from grouprl.errors import InputError
+from grouprl.records.files import atomic_file
 from grouprl.records.table import Columns, Plan, Progress, Table
 from grouprl.records.table_csv import CsvTable
-from grouprl.records.table_files import atomic_file
 from grouprl.records.table_jsonl import JsonlTable
 from grouprl.records.table_parquet import ParquetTable
 
