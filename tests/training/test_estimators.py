@@ -9,9 +9,10 @@ from runs import StopAfter, Warnings, equal_runs, recomputed, same_weights, step
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grouprl import advantages
+from grouprl.advantages.specs import option_names
 from grouprl.errors import ConfigError
 from grouprl.training import Config, Listener, config_from_dict, config_to_toml, read_config, resume, train
-from grouprl.training.estimators import load_estimator, option_names
+from grouprl.training.estimators import load_estimator
 
 OPTIONS = {
     "grpo": {"convention": "trl"},
@@ -122,7 +123,7 @@ def test_a_step_whose_every_advantage_would_be_0_is_refused(few, name, prompts):
         ({"estimator": "grop"}, r"advantage.estimator is 'grop', expected one of grpo, .*did you mean 'grpo'\?"),
         ({"options": {"esp": 1e-6}}, r"'grpo': unknown option 'esp', did you mean 'eps'\?; its options: eps, ddof"),
         ({"options": {"k": 2}}, "'grpo': unknown option 'k'; its options: eps, ddof, convention, spread_ulps"),
-        ({"estimator": "opo", "options": {"lengths": [1]}}, "'opo': option 'lengths' comes from the run"),
+        ({"estimator": "opo", "options": {"lengths": [1]}}, "'opo': option 'lengths' comes with the batch"),
         ({"options": {"eps": "small"}}, "'grpo': .*eps is 'small', expected a finite number"),
         ({"options": {"eps": -1.0}}, r"'grpo': .*eps is -1.0, expected a finite number ≥ 0"),
         ({"options": {"ddof": 2}}, "'grpo': .*ddof is 2, expected 0 or 1"),

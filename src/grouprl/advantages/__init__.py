@@ -13,6 +13,7 @@ core             `grpo_group_advantages`, `group_advantages`
 stats            `group_stats`
 ranks            the keyword `process_group`
 registry         estimators by name: `register`, `names`, `get`, `describe`
+specs            estimators and their options as text names them
 laws             `check_laws`
 law_batches      the batches it draws
 conventions      other frameworks' ddof and eps

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import tomllib
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -40,6 +41,21 @@ def parse(kind: type[T], arguments: Sequence[str], *, prog: str, description: st
         raise ConfigError(
             f"{prog.split()[-1]}: {_one_line(complaint.getvalue())}; {prog} --help lists the options"
         ) from None
+
+
+def named_value(where: str, text: str) -> tuple[str, Any]:
+    """NAME=VALUE, the value as TOML writes it; anything else is text.
+
+    Raises:
+        ConfigError: There is no such name, or no equals sign.
+    """
+    name, equals, value = text.partition("=")
+    if not (equals and name.strip().isidentifier()):
+        raise ConfigError(f"{where} is {text!r}, expected NAME=VALUE, such as eps=1e-4")
+    try:
+        return name.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return name.strip(), value
 
 
 def plural(count: int, what: str) -> str:

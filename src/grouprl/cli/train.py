@@ -5,16 +5,15 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
 from grouprl.cli.display import Display
-from grouprl.cli.options import parse
+from grouprl.cli.options import named_value, parse
 from grouprl.cli.summary import print_summary
 from grouprl.errors import ConfigError, GrouprlError, RewardError
 from grouprl.records import RunFolder
@@ -97,22 +96,9 @@ def _parse(arguments: Sequence[str], default: Config) -> TrainArguments:
     advantage = given.config.advantage
     if advantage.estimator != default.advantage.estimator:
         options = {}  # those of another estimator
-    named = dict(_named_value(text) for text in given.estimator_option)
+    named = dict(named_value("grouprl train: --estimator-option", text) for text in given.estimator_option)
     advantage = dataclasses.replace(advantage, options={**options, **named})
     return dataclasses.replace(given, config=dataclasses.replace(given.config, advantage=advantage))
-
-
-def _named_value(text: str) -> tuple[str, Any]:
-    """NAME=VALUE, the value as TOML writes it; anything else is text."""
-    name, equals, value = text.partition("=")
-    if not (equals and name.strip().isidentifier()):
-        raise ConfigError(
-            f"grouprl train: --estimator-option is {text!r}, expected NAME=VALUE, such as eps=1e-4"
-        )
-    try:
-        return name.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return name.strip(), value
 
 
 def _conclude(path: Path, display: Display) -> None:

@@ -5,7 +5,6 @@ loading          load(name or file) → Task; names()
 arithmetic_task  the quickstart: sums of two small numbers
 files            prompts from JSON Lines and Parquet; conversation checks each one
 split            which prompts are held out
-user_code        what "module:function" or "file.py:function" names
 reward_specs     a reward from "module:function", a built-in name or a function
 builtin_rewards  last_integer, last_number, exact_match, only_number
 answers          the number in a model's answer, read exactly

@@ -10,7 +10,7 @@ from typing import Any
 from grouprl.errors import TaskError
 from grouprl.tasks.builtin_rewards import BUILTIN_REWARDS
 from grouprl.tasks.task import Reward, RewardFunction
-from grouprl.tasks.user_code import is_spec, load_attribute
+from grouprl.user_code import is_spec, load_attribute
 
 RewardLike = str | RewardFunction | Reward
 

@@ -14,10 +14,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from grouprl.advantages import Estimator
+from grouprl.advantages.specs import full_options, option_names
 from grouprl.errors import ConfigError, EstimatorError, InputError, RunError
 from grouprl.tasks import Scores, Task
 from grouprl.training.config import Config
-from grouprl.training.estimators import full_options, option_names
 from grouprl.training.metrics import group_numbers, rewards_tensor
 from grouprl.types import Group
 
