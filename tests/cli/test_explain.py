@@ -2,10 +2,16 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from grouprl import advantages
 from grouprl.cli.main import main
+
+SIMPLE = [
+    "grpo", "dr_grpo", "rloo", "batch_std", "maxrl", "mean_abs", "median", "quantile", "pass_at_k",
+    "reinforce_plus_plus", "reinforce_plus_plus_baseline", "gpg", "jspo",
+]  # fmt: skip
 
 
 def out_of(capsys, *arguments):
@@ -43,6 +49,80 @@ def test_edges(capsys, rewards, expected):
     assert max(map(len, out.splitlines())) <= 80
 
 
+@pytest.mark.parametrize(
+    ("name", "eps", "options"),
+    [
+        ("grpo", 1e-6, {}),
+        ("rloo", None, {}),
+        ("maxrl", 0.0, {}),
+        ("quantile", 1e-6, {"quantile": 0.4}),
+        ("pass_at_k", None, {"k": 2, "high": 1.0}),
+    ],
+)
+def test_what_the_estimator_uses_is_what_is_shown(capsys, name, eps, options):
+    record = json.loads(out_of(capsys, "1", "0", "0", "--estimator", name, "--json"))
+    assert (record["eps"], record["options"]) == (eps, options)
+    # Given by name, the numbers change nothing: they are those that it used.
+    given = options if eps is None else {"eps": eps, **options}
+    assert record["advantages"] == advantages.get(name)(np.array([1.0, 0.0, 0.0]), **given).tolist()
+    out = out_of(capsys, "1", "0", "0", "--estimator", name)
+    assert f"population std 0.471405{'' if eps is None else f', eps {eps:g}'}\n" in out
+    assert all(f"{key} = {value:g}" in out for key, value in options.items())
+
+
+EVERY = [
+    ["1", "2", "3"],
+    ["1", "0", "0", "none"],
+    ["1e308", "-1.7e308", "0"],
+    ["0.50001", "0.5"],
+    ["1e-320", "0"],
+]
+
+
+@pytest.mark.parametrize("rewards", [*EVERY, ["0.123456789"] * 101, ["nan", "inf", "-inf"]])
+@pytest.mark.parametrize("name", SIMPLE)
+def test_any_rewards_read_well_in_80_columns(capsys, rewards, name):
+    if name == "maxrl" and any(text.startswith("-1") for text in rewards):
+        assert main(["explain", *rewards, "--estimator", name]) == 2
+        return
+    out = out_of(capsys, *rewards, "--estimator", name)
+    assert max(map(len, out.splitlines())) <= 80
+    assert not {"inf", "nan"} & set(out.split())
+    pushes = ("less likely", "more likely", "none: it costs no training")
+    assert sum(line.endswith(pushes) for line in out.splitlines() if "completion " in line) == len(rewards)
+
+
+@pytest.mark.parametrize("rewards", [*EVERY, ["1", "-1"], ["1", *["0"] * 9], ["nan", "inf", "1"]])
+def test_side_by_side_too(capsys, rewards):
+    out = out_of(capsys, *rewards, "--compare")
+    assert max(map(len, out.splitlines())) <= 80
+    record = json.loads(out_of(capsys, *rewards, "--compare", "--json"), parse_constant=pytest.fail)
+    assert {*record["advantages"], *record["refused"]} == set(SIMPLE) == set(record["eps"])
+    assert ("maxrl" in record["refused"]) == any(text.startswith("-1") for text in rewards)
+
+
+def test_a_small_spread_can_be_seen(capsys):
+    line = next(x for x in out_of(capsys, "0.50001", "0.5").splitlines() if "completion 1" in x)
+    assert line.split()[2:5] == ["0.50001", "+5.00e-06", "+0.8333"]  # 5e-6 / (5e-6 + 1e-6)
+
+
+def test_what_is_infinite_is_null_in_json(capsys):
+    record = json.loads(out_of(capsys, "nan", "inf", "1", "--json"), parse_constant=pytest.fail)
+    assert record["rewards"] == [None, None, 1.0]
+
+
+def test_what_is_said_of_the_std_and_the_batch_is_true_of_the_estimator(capsys):
+    std, batch = "Why divide by the std", "Why not the batch's mean"
+    for name, said in {
+        "grpo": {std, batch},
+        "batch_std": {batch},
+        "rloo": {batch},
+        "reinforce_plus_plus": set(),
+    }.items():
+        out = out_of(capsys, "1", "0", "--estimator", name)
+        assert {text for text in (std, batch) if text in out} == said
+
+
 def test_json(capsys):
     record = json.loads(out_of(capsys, "1", "0", "0", "0", "--estimator", "rloo", "--json"))
     assert record["advantages"] == pytest.approx([1, -1 / 3, -1 / 3, -1 / 3])
@@ -63,10 +143,11 @@ def test_all_side_by_side(capsys):
     ("arguments", "expected"),
     [
         ([], "no rewards"),
-        (["a"], "reward 'a', expected a number"),
+        (["a"], "reward is 'a', expected a number"),
+        (["1_0"], "reward is '1_0', expected a number"),
         (["1", "2", "--estimator", "rlo"], "did you mean 'rloo'?"),
         (["1", "2", "--estimator", "remax"], "remax needs greedy_rewards"),
-        (["1", "-2", "--estimator", "maxrl"], "maxrl refuses these rewards"),
+        (["1", "-2", "--estimator", "maxrl"], "maxrl: rewards holds a negative number"),
     ],
 )
 def test_bad_input(capsys, arguments, expected):

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import numpy as np
 import tyro
+from numpy.typing import NDArray
 
 from grouprl import advantages
+from grouprl.advantages import Estimator
+from grouprl.advantages.specs import enough_alone, full_options
 from grouprl.cli.options import parse, plural
 from grouprl.errors import ConfigError, InputError
+from grouprl.records.table import number_from_text
 
 DESCRIPTION = """What GRPO makes of the rewards of one group, step by step.
 
@@ -22,8 +28,13 @@ DESCRIPTION = """What GRPO makes of the rewards of one group, step by step.
   grouprl explain 1 0 0 0 --estimator rloo
   grouprl explain 1 0 0 0 --compare        all estimators side by side"""
 
-UNSCORED = ("none", "nan", "null", "x")
 BAR = 12
+SHOWN = 6
+"""Completions side by side, in 80 columns."""
+WHY_THE_STD = (
+    "Why divide by the std: a prompt that is nearly always or nearly never solved has a small std, so its rare "
+    "surprise counts more, and the size of the reward's unit does not matter. (Dr. GRPO leaves it out.)"
+)
 
 
 @dataclass(frozen=True)
@@ -45,57 +56,75 @@ def explain_command(arguments: Sequence[str]) -> int:
     if not rewards:
         raise ConfigError("explain: no rewards, expected those of one group; try grouprl explain 1 2 3")
     if given.compare:
-        table = {name: _advantages(name, rewards) for name in _simple()}
-        print(
-            json.dumps({"rewards": rewards, "advantages": table})
-            if given.json
-            else _comparison(rewards, table)
-        )
+        comparison = _compare(rewards)
+        print(json.dumps(comparison, allow_nan=False) if given.json else _comparison(comparison))
         return 0
     estimator = advantages.get(given.estimator)
-    if estimator.name not in _simple():
+    if not enough_alone(estimator):
         needed = ", ".join(sorted(estimator.needs)) or f"more than one call (its scope is {estimator.scope})"
         raise ConfigError(
-            f"explain: {estimator.name} needs {needed}, not rewards alone; expected one of {', '.join(_simple())}"
+            f"explain: {estimator.name} needs {needed}, not rewards alone; expected one of "
+            f"{', '.join(e.name for e in _simple())}"
         )
-    record = _record(estimator.name, rewards)
-    print(json.dumps(record) if given.json else _story(record))
+    record = _record(estimator, rewards)
+    print(json.dumps(record, allow_nan=False) if given.json else _story(record))
     return 0
 
 
 def _reward(text: str) -> float | None:
-    if text.lower() in UNSCORED:
-        return None
+    """The number; None for all that counts as unscored."""
     try:
-        return float(text)
-    except ValueError:
-        raise ConfigError(
-            f"explain: reward {text!r}, expected a number, or none where there is none"
-        ) from None
+        reward = number_from_text("reward", text)
+    except ValueError as error:
+        raise ConfigError(f"explain: {error}; write none where it could not be scored") from None
+    return reward if math.isfinite(reward) else None
 
 
-def _simple() -> list[str]:
+def _simple() -> list[Estimator]:
     """Estimators that rewards of one group are enough for."""
-    every = (advantages.get(name) for name in advantages.names())
-    return [e.name for e in every if not e.needs and e.scope in ("group", "batch")]
+    return [e for e in map(advantages.get, advantages.names()) if enough_alone(e)]
 
 
-def _advantages(name: str, rewards: Sequence[float | None]) -> list[float] | str:
-    """What an estimator gives, or why it refuses these rewards."""
+def _advantages(estimator: Estimator, rewards: Sequence[float | None]) -> list[float]:
+    return [float(a) for a in estimator(_array(rewards))]
+
+
+def _array(rewards: Sequence[float | None]) -> NDArray[np.float64]:
+    """In float64, so that what is shown is not rounded twice."""
+    return np.array([math.nan if r is None else r for r in rewards])
+
+
+def _numbers(estimator: Estimator) -> dict[str, float]:
+    """The numbers in its equation: its options but for those of how the std and rounding are counted."""
+    options = full_options(estimator, {})
+    return {name: x for name, x in options.items() if name not in ("ddof", "spread_ulps") and _is_number(x)}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _compare(rewards: Sequence[float | None]) -> dict[str, Any]:
+    """Each estimator's advantages, or why it refuses these rewards, and its eps, None where it has none."""
+    table, refused = {}, {}
+    for estimator in _simple():
+        try:
+            table[estimator.name] = _advantages(estimator, rewards)
+        except InputError as error:
+            refused[estimator.name] = str(error).partition(": ")[2].partition(";")[0]
+    eps = {estimator.name: _numbers(estimator).get("eps") for estimator in _simple()}
+    return {"rewards": list(rewards), "advantages": table, "refused": refused, "eps": eps}
+
+
+def _record(estimator: Estimator, rewards: Sequence[float | None]) -> dict[str, Any]:
     try:
-        return [float(a) for a in advantages.get(name)(list(rewards))]
+        values = _advantages(estimator, rewards)
     except InputError as error:
-        return str(error).partition(": ")[2].partition(";")[0]
-
-
-def _record(name: str, rewards: Sequence[float | None]) -> dict[str, Any]:
-    values = _advantages(name, rewards)
-    if isinstance(values, str):
-        raise ConfigError(f"explain: {name} refuses these rewards: {values}")
-    stats = advantages.group_stats(list(rewards))
-    estimator = advantages.get(name)
+        raise ConfigError(f"explain: {error}") from error
+    stats = advantages.group_stats(_array(rewards))
+    numbers = _numbers(estimator)
     return {
-        "estimator": name,
+        "estimator": estimator.name,
         "equation": estimator.equation,
         "source": estimator.source,
         "rewards": list(rewards),
@@ -103,37 +132,63 @@ def _record(name: str, rewards: Sequence[float | None]) -> dict[str, Any]:
         "std": float(stats.std[0]),
         "scored": int(stats.count[0]),
         "has_spread": bool(stats.has_spread[0]),
-        "eps": 1e-6,
+        "eps": numbers.pop("eps", None),
+        "options": numbers,
         "zero_sum": "zero_sum" in estimator.laws,
+        "own_group": "equal_is_zero" in estimator.laws,
         "advantages": values,
     }
 
 
 def _story(record: dict[str, Any]) -> str:
     rewards, values = record["rewards"], record["advantages"]
+    eps = "" if record["eps"] is None else f", eps {record['eps']:g}"
+    options = ", ".join(f"{name} = {x:g}" for name, x in record["options"].items())
+    labels = [f"completion {k}" for k in range(1, len(rewards) + 1)]
+    width = max(map(len, labels))
     lines = [
         f"One prompt, {plural(len(rewards), 'completion')}, a reward each. {record['estimator']}:",
         "",
-        *(f"    {line.strip()}" for line in record["equation"].splitlines()),
+        *(f"    {line}" for line in _equation(record["equation"])),
         "",
-        f"  the group's mean is {record['mean']:.6g}, its population std {record['std']:.6g}, eps {record['eps']:g}",
+        f"  the group's mean is {record['mean']:.6g}, its population std {record['std']:.6g}{eps}"
+        if record["scored"]
+        else "  no completion was scored, so there is no mean and no std",
+        *([f"  here {options}"] if options else []),
         "",
-        f"  {'':>10}  {'reward':>9}  {'R − mean':>9}  {'advantage':>9}   push",
+        f"  {'':>{width}}{'reward':>9}  {'R − mean':>9}  {'advantage':>9}   push",
     ]
     largest = max(map(abs, values)) or 1.0
-    for k, (reward, value) in enumerate(zip(rewards, values), start=1):
-        shown = "unscored" if reward is None or not math.isfinite(reward) else f"{reward:.4g}"
-        deviation = "" if shown == "unscored" else f"{round(reward - record['mean'], 4) + 0.0:+.4f}"
-        lines.append(
-            f"  {f'completion {k}':>12}{shown:>9}  {deviation:>9}  {value:>+9.4f}   {_push(value, largest)}".rstrip()
-        )
+    for label, reward, value in zip(labels, rewards, values):
+        shown = "unscored" if reward is None else _within(9, f"{reward:.6g}", f"{reward:.1e}")
+        deviation = "" if reward is None else _signed(reward - record["mean"])
+        push = _push(value, largest)
+        lines.append(f"  {label:>{width}}{shown:>9}  {deviation:>9}  {_signed(value):>9}   {push}".rstrip())
     return "\n".join([*lines, "", *_lessons(record)])
+
+
+def _equation(text: str) -> list[str]:
+    """Its lines, those that are too long for 80 columns cut where they have a gap."""
+    return [
+        part.strip()
+        for line in text.splitlines()
+        for part in ([line] if len(line) <= 76 else re.split(" {4,}", line.strip()))
+    ]
+
+
+def _within(width: int, text: str, short: str) -> str:
+    return text if len(text) <= width else short
+
+
+def _signed(x: float) -> str:
+    """In nine characters."""
+    return f"{x:+.4f}" if x == 0 or 1e-3 <= abs(x) < 1e3 else f"{x:+.2e}"
 
 
 def _push(value: float, largest: float) -> str:
     if value == 0:
         return "none: it costs no training"
-    return f"{'█' * max(1, round(BAR * abs(value) / largest))} {'more' if value > 0 else 'less'} likely"
+    return f"{'█' * max(1, round(abs(value) / largest * BAR))} {'more' if value > 0 else 'less'} likely"
 
 
 def _lessons(record: dict[str, Any]) -> list[str]:
@@ -151,19 +206,23 @@ def _lessons(record: dict[str, Any]) -> list[str]:
             "backward. (mean, std, subtract, divide in float32 does not give 0: the mean of seven times 100.1 is not "
             "100.1, and the residue is divided by a std that is as small.)"
         ]
+    elif not record["own_group"]:
+        said = [
+            "The advantages are whitened over the whole batch, which here is this group. With others beside it the "
+            "group is also compared with them, and equal rewards need not give 0.",
+        ]
     else:
         said = [
             "The group is its own baseline: completions above it become more likely, those below less, by the gradient "
             f"of A · log π.{' The advantages sum to 0.' if record['zero_sum'] else ''}",
-            "Why divide by the std: a prompt that is nearly always or nearly never solved has a small std, so its "
-            "rare surprise counts more, and the size of the reward's unit does not matter. (Dr. GRPO leaves it out.)",
             "Why not the batch's mean: an easy prompt's completions would all be pushed up and a hard one's all down, "
             "whichever of them was good.",
             "What the critic did: PPO learns a second network to predict the mean of this group. Sampling the group "
             "measures it.",
+            "A group of one, and equal rewards, have nothing to compare: exactly 0 for each, and no training.",
         ]
-        if "std" not in record["equation"]:
-            said = [text for text in said if not text.startswith("Why divide by the std")]
+        if "std(R)" in record["equation"]:
+            said.insert(1, WHY_THE_STD)
     if scored < len(record["rewards"]):
         said.append(
             "An unscored completion gets 0, and its siblings are computed as though it had never been sampled."
@@ -172,13 +231,35 @@ def _lessons(record: dict[str, Any]) -> list[str]:
     return [line for text in said for line in textwrap.wrap(text, 78)]
 
 
-def _comparison(rewards: Sequence[float | None], table: dict[str, list[float] | str]) -> str:
-    shown = ["none" if r is None else f"{r:.4g}" for r in rewards]
-    columns = shown[:6]
-    lines = [f"{'reward':<30}" + "".join(f"{c:>8}" for c in columns) + ("  …" if len(shown) > 6 else "")]
-    for name, values in table.items():
-        cells = values if isinstance(values, str) else "".join(f"{v:>8.3f}" for v in values[:6])
-        lines.append(f"{name:<30}{cells}")
-    missing = [n for n in advantages.names() if n not in table]
-    lines += ["", *textwrap.wrap(f"Need more than the rewards of one group: {', '.join(missing)}.", 78)]
-    return "\n".join(lines)
+def _comparison(comparison: dict[str, Any]) -> str:
+    rewards, table, refused = comparison["rewards"], comparison["advantages"], comparison["refused"]
+    more = "  …" if len(rewards) > SHOWN else ""
+    shown = ["none" if r is None else _within(7, f"{r:.5g}", f"{r:.0e}") for r in rewards[:SHOWN]]
+    lines = [f"{'reward':<29}" + "".join(f" {cell:>7}" for cell in shown) + more]
+    lines += [
+        f"{name:<29}" + "".join(f" {_cell(a):>7}" for a in values[:SHOWN]) for name, values in table.items()
+    ]
+    batch = [name for name in (*table, *refused) if advantages.get(name).scope == "batch"]
+    missing = [name for name in advantages.names() if name not in (*table, *refused)]
+    notes = [
+        *(f"{name} refuses these rewards: {why}." for name, why in refused.items()),
+        f"{_eps_used(comparison['eps'])}.",
+        f"Look at the whole batch, which is one group here: {', '.join(batch)}.",
+        f"Need more than the rewards of one group: {', '.join(missing)}.",
+    ]
+    return "\n".join([*lines, "", *(line for note in notes for line in textwrap.wrap(note, 78))])
+
+
+def _cell(x: float) -> str:
+    """In seven characters."""
+    return f"{x:.3f}" if x == 0 or 1e-2 <= abs(x) < 100 else f"{x:.0e}"
+
+
+def _eps_used(eps: dict[str, float | None]) -> str:
+    """ "eps is 1e-06 in grpo, …, and 0 in …; the others have none"."""
+    users: dict[float, list[str]] = {}
+    for name, value in eps.items():
+        if value is not None:
+            users.setdefault(value, []).append(name)
+    said = ", and ".join(f"{value:g} in {', '.join(names)}" for value, names in users.items())
+    return f"eps is {said}; the others have none"
