@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from grouprl import advantages, sampling
+from grouprl import advantages, group_advantages, sampling
 from grouprl.errors import InputError
 
 NAN = math.nan
@@ -95,6 +95,91 @@ def test_weights_of_finite_groups(G, p):
     for name, value in want.items():
         eps = {} if name in ("dr_grpo", "rloo") else {"eps": 0.0}
         assert weight(name, G, p, **eps) == pytest.approx(value, abs=1e-12), name
+
+
+def shape(name, G, p, c):
+    """(A of a right answer, A of a wrong one) where c of G are right, by the definition; eps 0."""
+    share, spread = c / G, math.sqrt(c / G * (1 - c / G))
+    if name == "ngrpo":  # one more right answer
+        mean = (c + 1) / (G + 1)
+        return (
+            ((1 - mean) / math.sqrt(mean * (1 - mean)), -math.sqrt(mean / (1 - mean)))
+            if c < G
+            else (0.0, 0.0)
+        )
+    if name == "remax":
+        return 0.5, -0.5
+    if c in (0, G):
+        return 0.0, 0.0
+    if name == "median":  # more than half alike: MAD 0, not scaled; half and half: MAD 1/2
+        middle = 1.0 if 2 * c > G else 0.0 if 2 * c < G else 0.5
+        mad = 0.5 if 2 * c == G else 1.0
+        return (1 - middle) / mad, -middle / mad
+    if name == "quantile":
+        base = 0.0 if 10 * (G - c) >= 4 * G else 1.0
+        return (1 - base) / spread, -base / spread
+    if name == "pass_at_k":  # k = 2
+        rho = 1 - math.comb(G - c, 2) / math.comb(G, 2)
+        right = math.sqrt((1 - rho) / rho)
+        return right, -c / (G - c) * right
+    return {"batch_std": ((1 - share) / spread, -share / spread), "opo": (1 - share, -share)}[name]
+
+
+@pytest.mark.parametrize("G", [2, 3, 4, 8])
+@pytest.mark.parametrize("p", [0.05, 0.5, 0.9])
+@pytest.mark.parametrize(
+    ("name", "keywords"),
+    [
+        ("median", {"eps": 0.0}),
+        ("quantile", {"eps": 0.0}),
+        ("pass_at_k", {"k": 2}),
+        ("ngrpo", {"eps": 0.0, "max_reward": 1.0}),
+        ("batch_std", {"eps": 0.0}),
+        ("opo", {"lengths": 7.0}),
+        ("remax", {"greedy_rewards": 0.5}),
+    ],
+)
+def test_weights_of_the_others_over_the_binomial(name, keywords, p, G):
+    """w = E[Σ A_i (x_i − p)] / G, one group at a time, so that a batch is one group."""
+    want = got = 0.0
+    for c in range(G + 1):
+        chance = math.comb(G, c) * p**c * (1 - p) ** (G - c)
+        row = torch.tensor([1.0] * c + [0.0] * (G - c), dtype=torch.float64)
+        data = {
+            key: torch.full_like(row, value) if key in ("lengths", "greedy_rewards") else value
+            for key, value in keywords.items()
+        }
+        got += chance * (advantages.get(name)(row, **data) * (row - p)).sum().item() / G
+        right, wrong = shape(name, G, p, c)
+        want += chance * (c * right * (1 - p) - (G - c) * wrong * p) / G
+    assert got == pytest.approx(want, abs=1e-12)
+    if name in ("median", "remax") and G % 2 == 0:
+        assert got == pytest.approx(p * (1 - p), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "baseline", "scale"),
+    [
+        ("grpo", "mean", "std"),
+        ("dr_grpo", "mean", "none"),
+        ("rloo", "leave_one_out", "none"),
+        ("batch_std", "mean", "batch_std"),
+        ("opo", "length_weighted", "none"),
+        ("maxrl", "mean", "mean"),
+        ("mean_abs", "mean", "mean_abs"),
+        ("median", "median", "mad"),
+        ("quantile", "quantile", "std"),
+    ],
+)
+def test_a_preset_is_its_pair(name, baseline, scale):
+    """The pairs themselves are held against fractions in test_algebra."""
+    rewards, ids = torch.tensor([3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0]), [0, 0, 0, 0, 1, 1, 1]
+    lengths = torch.tensor([1, 2, 3, 4, 5, 6, 7])
+    estimator = advantages.get(name)
+    given = {"lengths": lengths} if "lengths" in estimator.needs else {}
+    eps = {"eps": 0.25} if estimator.accepts("eps") else {}
+    want = group_advantages(rewards, ids, baseline=baseline, scale=scale, lengths=lengths, **eps)
+    assert torch.equal(estimator(rewards, ids, **given, **eps), want)
 
 
 # ---- pass@k ---------------------------------------------------------------------------------------------

@@ -49,6 +49,11 @@ def test_an_unknown_name_gets_a_hint():
         advantages.get("nonsense")
     with pytest.raises(InputError):
         advantages.describe("nonsense")
+
+
+def test_an_acronym_keeps_its_capitals():
+    assert advantages.describe("ngrpo").startswith("ngrpo: GRPO with a virtual")
+    assert advantages.describe("grpo").startswith("grpo: each reward")
     with pytest.raises(InputError):
         advantages.get(3)
 

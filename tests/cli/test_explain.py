@@ -123,6 +123,14 @@ def test_what_is_said_of_the_std_and_the_batch_is_true_of_the_estimator(capsys):
         assert {text for text in (std, batch) if text in out} == said
 
 
+@pytest.mark.parametrize("rewards", [["1"], ["1", "1"], ["1", "0"]])
+def test_an_estimator_that_looks_at_the_batch_is_not_said_to_leave_equal_rewards_out(capsys, rewards):
+    for name in ("jspo", "reinforce_plus_plus"):
+        out = " ".join(out_of(capsys, *rewards, "--estimator", name).split())
+        assert "equal rewards need not give 0" in out
+        assert "exactly 0" not in out
+
+
 def test_json(capsys):
     record = json.loads(out_of(capsys, "1", "0", "0", "0", "--estimator", "rloo", "--json"))
     assert record["advantages"] == pytest.approx([1, -1 / 3, -1 / 3, -1 / 3])

@@ -82,6 +82,40 @@ def test_the_median_keeps_to_32_or_to_the_range(rewards, eps):
     assert result.abs().max().item() <= max(32.0, max(rewards) - min(rewards)) * (1 + 1e-6)
 
 
+LIMITS = {
+    "dr_grpo": lambda group, batch: span(group),
+    "rloo": lambda group, batch: span(group),
+    "opo": lambda group, batch: span(group),
+    "gpg": lambda group, batch: span(group) * len(batch) / max(1, sum(span(row) > 0 for row in batch)),
+    "median": lambda group, batch: max(32.0, span(group)),
+    "jspo": lambda group, batch: span([reward for row in batch for reward in row]),
+    "remax": lambda group, batch: span([*group, 0.0, 1.0]),
+    "gigpo": lambda group, batch: math.sqrt(max(len(group) - 1, 0)),
+}
+"""The largest |A| of those without a bound in the number of completions alone, as docs/estimators.md has it."""
+
+
+def span(rewards):
+    return max(rewards) - min(rewards)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "gae"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_no_sick_group_explodes(name, dtype):
+    """Each alone, and all in one batch, with no eps to lean on: within the declared bound, or the documented limit."""
+    estimator = advantages.get(name)
+    assert (estimator.bound is None) == (name in LIMITS)
+    keywords = {"eps": 0.0} if estimator.accepts("eps") else {}
+    for rows in [*([row] for row in SICK), SICK]:
+        batch = batch_of(rows, np.random.default_rng(0), dtype)
+        result = Subject(estimator, keywords)(batch)
+        read = [batch.rewards[group].tolist() for group in batch.groups()]
+        for row, group in zip(read, batch.groups()):
+            n = Subject(estimator).size(batch, group)
+            limit = estimator.bound(n) if estimator.bound else LIMITS[name](row, read)
+            assert result[group].abs().max().item() <= limit * (1 + 1e-4), row
+
+
 def test_core_laws_are_declared_where_the_contract_asks_for_them():
     for name in NAMES:
         laws = advantages.get(name).laws

@@ -257,7 +257,9 @@ def describe(name: str) -> str:
     bound = "none"
     if estimator.bound is not None:
         bound = ", ".join(f"{estimator.bound(n):.4g} for n = {n}" for n in (4, 8, 16))
-    summary = estimator.summary[:1].lower() + estimator.summary[1:]
+    summary = estimator.summary
+    if summary[1:2].islower():  # a word, and no acronym
+        summary = summary[0].lower() + summary[1:]
     equation = [f"    {line}" for line in estimator.equation.splitlines()]
     lines = [
         f"{name}: {summary or 'no description'}",

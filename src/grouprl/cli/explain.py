@@ -195,6 +195,11 @@ def _lessons(record: dict[str, Any]) -> list[str]:
     scored = record["scored"]
     if scored == 0:
         said = ["Nothing was scored, so there is nothing to learn: every advantage is exactly 0."]
+    elif not record["own_group"]:
+        said = [
+            "It looks beyond the group, at the whole batch, which here is this group. With others beside it the group "
+            "is also compared with them, and equal rewards need not give 0.",
+        ]
     elif scored == 1:
         said = [
             "A group of one has nothing to be compared with: its advantage is exactly 0. The sample std of one value "
@@ -205,11 +210,6 @@ def _lessons(record: dict[str, Any]) -> list[str]:
             "All rewards are equal: exactly 0, nothing to learn, and the trainer leaves the group out of forward and "
             "backward. (mean, std, subtract, divide in float32 does not give 0: the mean of seven times 100.1 is not "
             "100.1, and the residue is divided by a std that is as small.)"
-        ]
-    elif not record["own_group"]:
-        said = [
-            "The advantages are whitened over the whole batch, which here is this group. With others beside it the "
-            "group is also compared with them, and equal rewards need not give 0.",
         ]
     else:
         said = [
