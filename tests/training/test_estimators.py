@@ -12,7 +12,7 @@ from grouprl import advantages
 from grouprl.advantages.specs import option_names
 from grouprl.errors import ConfigError
 from grouprl.training import Config, Listener, config_from_dict, config_to_toml, read_config, resume, train
-from grouprl.training.estimators import load_estimator
+from grouprl.training.estimators import ONE_IS_ENOUGH, load_estimator
 
 OPTIONS = {
     "grpo": {"convention": "trl"},
@@ -145,6 +145,10 @@ def test_what_is_refused_before_anything_runs(few, tmp_path, table, message):
         train(few(advantage=table))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_what_the_refusal_of_groups_of_one_names_can_use_them():
+    assert set(ONE_IS_ENOUGH) == set(WITH_ONE_COMPLETION)
 
 
 def test_a_run_can_use_all_but_two(few):

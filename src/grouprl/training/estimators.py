@@ -17,6 +17,8 @@ NOT_HERE = {
     "values": "it needs a critic, and ppo comes with a value head: not in this release",
 }
 """What an estimator may need and a run does not have → why."""
+ONE_IS_ENOUGH = ("spo", "remax", "reinforce_plus_plus", "ngrpo")
+"""Estimators that learn from groups of one, as they compare a completion with more than its group."""
 
 
 def load_estimator(config: Config) -> Estimator:
@@ -30,10 +32,10 @@ def load_estimator(config: Config) -> Estimator:
     _check_usable(estimator)
     _check_options(estimator, config.advantage.options)
     if config.rollout.group_size == 1 and "single_is_zero" in estimator.laws:
-        able = ", ".join(name for name in _usable() if "single_is_zero" not in advantages.get(name).laws)
         raise ConfigError(
             f"rollout.group_size is 1, expected at least 2 with estimator {estimator.name!r}; a group of one has "
-            f"nothing to be compared with, so every advantage would be 0 (one completion is enough for {able})"
+            f"nothing to be compared with, so every advantage would be 0 (one completion is enough for "
+            f"{', '.join(ONE_IS_ENOUGH)})"
         )
     return estimator
 
