@@ -152,7 +152,7 @@ def test_an_estimator_of_ones_own(capsys):
     ("body", "expected"),
     [
         ("raise KeyError('oh')", "raised KeyError: 'oh'"),
-        ("return rewards[:1]", "gave float64 of shape (1,), expected one finite float for each of 2 rows"),
+        ("return rewards[:1]", "gave float64 of shape (1,), expected one finite float for each of 2 rewards"),
         ("return rewards / 0", "expected one finite float"),
         ("return rewards > 0", "gave bool"),
     ],

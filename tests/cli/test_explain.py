@@ -131,6 +131,34 @@ def test_an_estimator_that_looks_at_the_batch_is_not_said_to_leave_equal_rewards
         assert "exactly 0" not in out
 
 
+OWN = """
+from grouprl import advantages
+
+@advantages.register("signs")
+def signs(rewards, group_ids=None, *, power=2.0):
+    return power * advantages.dr_grpo(rewards, group_ids).round()
+
+@advantages.register("breaks")
+def breaks(rewards, group_ids=None):
+    return {}["nothing"]
+"""
+
+
+def test_ones_own_estimator(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(OWN)
+    try:
+        record = json.loads(out_of(capsys, "3", "1", "none", "--estimator", "own.py:signs", "--json"))
+        assert (record["advantages"], record["options"]) == ([2.0, -2.0, 0.0], {"power": 2.0})
+        out = out_of(capsys, "3", "1", "--estimator", "own.py:signs")
+        assert "signs:\n\n  the group's mean is 2" in out
+        assert main(["explain", "3", "1", "--estimator", "own.py:breaks"]) == 2
+        assert "estimator 'breaks': raised KeyError" in capsys.readouterr().err
+    finally:
+        for name in ("signs", "breaks"):
+            advantages.unregister(name)
+
+
 def test_json(capsys):
     record = json.loads(out_of(capsys, "1", "0", "0", "0", "--estimator", "rloo", "--json"))
     assert record["advantages"] == pytest.approx([1, -1 / 3, -1 / 3, -1 / 3])

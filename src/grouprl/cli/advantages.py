@@ -19,8 +19,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from grouprl.advantages.specs import estimator_from_spec
 from grouprl.cli.advantages_columns import DataColumns, data_columns, guess_group, guess_reward
-from grouprl.cli.advantages_estimator import advantages_of, check_estimator, rehearse
 from grouprl.cli.advantages_summary import summarise, summary_text
+from grouprl.cli.estimators import advantages_of, check_estimator, rehearse
 from grouprl.cli.options import named_value, parse
 from grouprl.errors import ConfigError
 from grouprl.records import plain

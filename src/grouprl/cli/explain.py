@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from grouprl import advantages
 from grouprl.advantages import Estimator
-from grouprl.advantages.specs import enough_alone, full_options
+from grouprl.advantages.specs import enough_alone, estimator_from_spec, full_options
+from grouprl.cli.estimators import advantages_of
 from grouprl.cli.options import parse, plural
 from grouprl.errors import ConfigError, InputError
 from grouprl.records.table import number_from_text
@@ -42,7 +43,7 @@ class ExplainArguments:
     rewards: Annotated[tuple[str, ...], tyro.conf.Positional]
     """Rewards of the completions of one prompt; none where one could not be scored."""
     estimator: str = "grpo"
-    """Which estimator."""
+    """Which estimator: a name, or your own as file.py:function or module:function."""
     compare: bool = False
     """All estimators that need nothing but rewards, side by side."""
     json: bool = False
@@ -59,7 +60,7 @@ def explain_command(arguments: Sequence[str]) -> int:
         comparison = _compare(rewards)
         print(json.dumps(comparison, allow_nan=False) if given.json else _comparison(comparison))
         return 0
-    estimator = advantages.get(given.estimator)
+    estimator = estimator_from_spec(given.estimator)
     if not enough_alone(estimator):
         needed = ", ".join(sorted(estimator.needs)) or f"more than one call (its scope is {estimator.scope})"
         raise ConfigError(
@@ -86,7 +87,8 @@ def _simple() -> list[Estimator]:
 
 
 def _advantages(estimator: Estimator, rewards: Sequence[float | None]) -> list[float]:
-    return [float(a) for a in estimator(_array(rewards))]
+    group = np.zeros(len(rewards), np.int64)
+    return [float(a) for a in advantages_of(estimator, _array(rewards), group, {})]
 
 
 def _array(rewards: Sequence[float | None]) -> NDArray[np.float64]:
@@ -150,7 +152,7 @@ def _story(record: dict[str, Any]) -> str:
         f"One prompt, {plural(len(rewards), 'completion')}, a reward each. {record['estimator']}:",
         "",
         *(f"    {line}" for line in _equation(record["equation"])),
-        "",
+        *([""] if record["equation"] else []),
         f"  the group's mean is {record['mean']:.6g}, its population std {record['std']:.6g}{eps}"
         if record["scored"]
         else "  no completion was scored, so there is no mean and no std",
@@ -227,7 +229,8 @@ def _lessons(record: dict[str, Any]) -> list[str]:
         said.append(
             "An unscored completion gets 0, and its siblings are computed as though it had never been sampled."
         )
-    said.append(f"Source: {record['source']}")
+    if record["source"] != "ours":
+        said.append(f"Source: {record['source']}")
     return [line for text in said for line in textwrap.wrap(text, 78)]
 
 

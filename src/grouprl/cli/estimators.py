@@ -1,4 +1,4 @@
-"""The estimator of `grouprl advantages`: whether a file can serve it, and what it gives."""
+"""What `grouprl advantages` and `explain` do with an estimator: whether a file can serve it, and what it gives."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def rehearse(estimator: Estimator, options: Mapping[str, Any], columns: Mapping[
 def advantages_of(
     estimator: Estimator, rewards: NDArray[Any], group: NDArray[np.int64], keywords: Mapping[str, Any]
 ) -> NDArray[Any]:
-    """One finite number a row.
+    """One finite number a reward.
 
     Raises:
         GrouprlError: The estimator refuses what it is given.
@@ -69,6 +69,6 @@ def advantages_of(
     if values.shape != rewards.shape or values.dtype.kind != "f" or not np.isfinite(values).all():
         raise ConfigError(
             f"estimator {estimator.name!r}: gave {values.dtype} of shape {values.shape}, expected one finite float "
-            f"for each of {len(rewards)} rows; mend it"
+            f"for each of {len(rewards)} rewards; mend it"
         )
     return values
