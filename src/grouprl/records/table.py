@@ -24,6 +24,8 @@ from grouprl.errors import InputError
 Progress = Callable[[int, int], None]
 """Called with how much is done and how much there is, in the table's own unit."""
 
+BOM = b"\xef\xbb\xbf"
+"""A byte-order mark, in UTF-8."""
 MISSING = frozenset({"", "nan", "null", "none", "na", "n/a"})
 TRUTH = {"true": 1.0, "false": 0.0}
 SHOWN = 3
@@ -162,6 +164,23 @@ class Reading:
         return Columns(numbers, np.frombuffer(self._group, dtype=np.int64))
 
 
+class Texts:
+    """Numbers as text by their place, made a block at a time."""
+
+    SIZE = 4096
+
+    def __init__(self, values: NDArray[Any]) -> None:
+        self._values, self._first, self._texts = values, 0, _as_text(values[: self.SIZE])
+
+    def at(self, index: int) -> str:
+        """That number; "0.0" beyond the last one, where the caller refuses the table for its count of rows."""
+        place = index - self._first
+        if place >= len(self._texts):
+            self._first, place = index, 0
+            self._texts = _as_text(self._values[index : index + self.SIZE]) or ["0.0"]
+        return self._texts[place]
+
+
 def no_rows(path: Path) -> InputError:
     return InputError(
         f"{path}: holds no rows, expected at least one with a reward and a group; check the path"
@@ -228,6 +247,6 @@ def shown(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:39]}…"
 
 
-def as_text(values: NDArray[Any]) -> list[str]:
+def _as_text(values: NDArray[Any]) -> list[str]:
     """Each number in the fewest digits that read back as it."""
     return [repr(value) for value in values.tolist()]

@@ -16,19 +16,20 @@ from numpy.typing import NDArray
 
 from grouprl.errors import InputError
 from grouprl.records.table import (
+    BOM,
     BadRows,
     Columns,
     Plan,
     Progress,
     Reading,
     Table,
+    Texts,
     column_exists,
     no_column,
     no_rows,
     number_from_text,
 )
 from grouprl.records.table_files import LONGEST_LINE, new_file, read_lines
-from grouprl.records.table_jsonl import BOM, Texts
 
 DELIMITERS = ",;\t|"
 Lines = Iterator[tuple[int, bytes]]

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from grouprl.errors import InputError
 from grouprl.records.table import (
+    BOM,
     BadRows,
     Columns,
     Plan,
     Progress,
     Reading,
     Table,
-    as_text,
+    Texts,
     column_exists,
     group_from_json,
     no_column,
@@ -27,7 +28,6 @@ from grouprl.records.table import (
 )
 from grouprl.records.table_files import new_file, read_lines
 
-BOM = b"\xef\xbb\xbf"
 SPACE = b" \t\r\n"
 _SPACES = re.compile(r"[ \t\r\n]*")
 _DECODER = json.JSONDecoder()
@@ -90,23 +90,6 @@ class JsonlTable(Table):
                 line = line.removeprefix(BOM)
             if line.strip(SPACE):
                 yield number, line
-
-
-class Texts:
-    """Numbers as text by their place, made a block at a time."""
-
-    SIZE = 4096
-
-    def __init__(self, values: NDArray[Any]) -> None:
-        self._values, self._first, self._texts = values, 0, as_text(values[: self.SIZE])
-
-    def at(self, index: int) -> str:
-        """That number; "0.0" beyond the last one, where the caller refuses the table for its count of rows."""
-        place = index - self._first
-        if place >= len(self._texts):
-            self._first, place = index, 0
-            self._texts = as_text(self._values[index : index + self.SIZE]) or ["0.0"]
-        return self._texts[place]
 
 
 def _parse(line: bytes) -> dict[str, Any]:
