@@ -24,10 +24,12 @@ def test_grpo_is_the_mean_over_completions_of_their_means():
 
 def test_grpo_passes_every_option_on():
     torch.manual_seed(0)
-    new, old, ref, entropy = -3 * torch.rand(4, 3, 5)
+    new, old, ref, entropy, sampler = -3 * torch.rand(5, 3, 5)
     advantages, mask = torch.randn(3), torch.rand(3, 5) < 0.8
     options = {"clip_low": 0.1, "clip_high": 0.3, "ref_logprobs": ref, "beta": 0.05}
-    options |= {"denominator": 7, "entropy": entropy}
+    options |= {"denominator": 7, "entropy": entropy, "sampler_logprobs": sampler}
+    options |= {"correction": "masked", "correction_level": "sequence"}
+    options |= {"correction_low": 0.1, "correction_high": 5.0}
     loss, metrics = grpo_loss(new, old, advantages, mask, **options)
     expected, expected_metrics = policy_loss(
         new, old, advantages, mask, aggregation="sequence_mean", **options

@@ -84,6 +84,17 @@ def check_number(
     raise InputError(f"{where}: {option}={value!r}, expected {kind}, {limits}; correct {option}")
 
 
+def check_bounds(where: str, low_option: str, low: float, high_option: str, high: float) -> None:
+    """0 ≤ low ≤ high; high may be inf."""
+    check_number(where, low_option, low, finite=True)
+    check_number(where, high_option, high)
+    if low > high:
+        raise InputError(
+            f"{where}: {low_option}={low!r} and {high_option}={high!r}, expected {low_option} at most "
+            f"{high_option}; exchange them or correct one"
+        )
+
+
 def check_denominator(where: str, value: object) -> None:
     """A count: a finite number that is not negative, or a 0-d tensor."""
     if isinstance(value, Tensor):

@@ -9,6 +9,7 @@ from torch import Tensor
 from grouprl.errors import InputError
 from grouprl.objectives._checks import (
     check_advantages,
+    check_bounds,
     check_denominator,
     check_logprobs,
     check_mask,
@@ -16,6 +17,7 @@ from grouprl.objectives._checks import (
     look_up,
 )
 from grouprl.objectives.aggregations import AGGREGATIONS, loss_denominator
+from grouprl.objectives.correction import CORRECTIONS, LEVELS, sampler_weights
 from grouprl.objectives.kl import KL_ESTIMATORS, k3
 from grouprl.objectives.ratio import log_ratio
 from grouprl.objectives.surrogates import SURROGATES, SurrogateTerms, Tokens
@@ -36,6 +38,11 @@ def policy_loss(
     kl: str = "k3",
     denominator: Tensor | float | None = None,
     entropy: Float[Tensor, "b t"] | None = None,
+    sampler_logprobs: Float[Tensor, "b t"] | None = None,
+    correction: str = "truncated",
+    correction_level: str = "token",
+    correction_low: float = 0.0,
+    correction_high: float = 2.0,
 ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
     """The clipped policy-gradient loss of a batch, or of one micro-batch of it.
 
@@ -63,6 +70,14 @@ def policy_loss(
             then losses and gradients of the parts add up to those of the whole. None takes this call's own
             count.
         entropy: (B, T), entropy of the policy at each position, nats; measured only.
+        sampler_logprobs: (B, T), what the sampler gave for the same tokens, where it is another engine than
+            the trainer: then the surrogate, not the KL, of each token is multiplied by the weight
+            w = exp(log π_old − log π_sampler), without gradient, held as the four options say. None: no weight.
+        correction: "truncated": min(w, correction_high). "masked": w inside [correction_low, correction_high],
+            else 0. "none": no weight, as without sampler_logprobs.
+        correction_level: "token", or "sequence": the product of w over the completion's trained tokens.
+        correction_low: Lower bound of "masked", 0 or more.
+        correction_high: Upper bound, correction_low or more; inf switches it off.
 
     Returns:
         The loss, 0-d, float32 (float64 for float64 `logprobs`), and the metrics: 0-d detached **sums** over
@@ -70,7 +85,9 @@ def policy_loss(
         Counts (int64): tokens, completions (those with a trained token), clipped_low_tokens (r < 1 − clip_low
         and A < 0), clipped_high_tokens (r > 1 + clip_high and A > 0), clamped_tokens. Sums: ratio_sum,
         surrogate_sum, kl_old_sum (k3 from old to new, nats). With a reference: kl_ref_sum (nats),
-        ref_clamped_tokens. With `entropy`: entropy_sum (nats).
+        ref_clamped_tokens. With `entropy`: entropy_sum (nats). With a correction: sampler_weight_sum (of the
+        weights that were applied), corrected_tokens (whose weight was truncated or masked; of a whole
+        completion for "sequence"), sampler_clamped_tokens.
 
     Raises:
         InputError: A wrong shape, dtype, device or option, or beta > 0 without ref_logprobs. Values are not
@@ -87,6 +104,8 @@ def policy_loss(
           zeros.
         - A completion without a trained token keeps its place in B of sequence_mean. A denominator of 0 acts
           as 1.
+        - A sampler log-prob at a masked position touches nothing, at a trained one its log-weight is clamped to
+          ±20 and counted; NaN there gives a NaN loss.
         - Completions with advantage 0 may be left out where beta is 0: with the batch's `denominator`, loss
           and gradient stay the same. The metrics are of the tokens given.
 
@@ -102,7 +121,8 @@ def policy_loss(
 
     Source: PPO, arXiv 1707.06347, equation 7; DeepSeekMath, arXiv 2402.03300, equations 3 and 4
     (sequence_mean, k3 in the loss); DAPO, arXiv 2503.14476, sections 3.1 and 3.3 (two clips, token_mean);
-    Schulman's note on k3, http://joschu.net/blog/kl-approx.html.
+    Schulman's note on k3, http://joschu.net/blog/kl-approx.html; Yao et al. (2025),
+    https://fengyao.notion.site/off-policy-rl (the sampler's weight).
     """
     where = "policy_loss"
     surrogate_of = look_up(where, "surrogate", surrogate, SURROGATES)
@@ -111,10 +131,18 @@ def policy_loss(
     check_number(where, "clip_low", clip_low, high=1.0)
     check_number(where, "clip_high", clip_high)
     check_number(where, "beta", beta, finite=True)
+    look_up(where, "correction", correction, {"none": None, **CORRECTIONS})
+    look_up(where, "correction_level", correction_level, dict.fromkeys(LEVELS))
+    check_bounds(where, "correction_low", correction_low, "correction_high", correction_high)
     check_mask(where, completion_mask)
     check_advantages(where, advantages, completion_mask)
     check_logprobs(where, "logprobs", logprobs, completion_mask)
-    optional = {"old_logprobs": old_logprobs, "ref_logprobs": ref_logprobs, "entropy": entropy}
+    optional = {
+        "old_logprobs": old_logprobs,
+        "ref_logprobs": ref_logprobs,
+        "entropy": entropy,
+        "sampler_logprobs": sampler_logprobs,
+    }
     for name, value in optional.items():
         if value is not None:
             check_logprobs(where, name, value, completion_mask)
@@ -139,8 +167,20 @@ def policy_loss(
     over_old, clamped = log_ratio(logprobs, old_logprobs, completion_mask)
     tokens = Tokens(over_old, advantages, completion_mask)
     terms = surrogate_of(tokens, clip_low=clip_low, clip_high=clip_high)
-    metrics = _surrogate_sums(tokens, terms, clamped)
-    per_token = terms.loss
+    per_token, corrected = terms.loss, {}
+    if sampler_logprobs is not None and correction != "none":
+        sampler = sampler_weights(
+            old_logprobs,
+            sampler_logprobs.detach().to(dtype),
+            completion_mask,
+            correction=correction,
+            level=correction_level,
+            low=correction_low,
+            high=correction_high,
+        )
+        per_token = sampler.weights * per_token
+        corrected = sampler.sums(completion_mask)
+    metrics = _surrogate_sums(tokens, per_token, terms, clamped) | corrected
     if ref_logprobs is not None:
         over_ref, ref_clamped = log_ratio(logprobs, ref_logprobs.detach().to(dtype), completion_mask)
         kl_ref = kl_of(over_ref)
@@ -154,7 +194,9 @@ def policy_loss(
 
 
 @torch.no_grad()
-def _surrogate_sums(tokens: Tokens, terms: SurrogateTerms, clamped: Tensor) -> dict[str, Tensor]:
+def _surrogate_sums(
+    tokens: Tokens, per_token: Tensor, terms: SurrogateTerms, clamped: Tensor
+) -> dict[str, Tensor]:
     """The sums over trained tokens that every call reports."""
     mask = tokens.completion_mask
     return {
@@ -164,7 +206,7 @@ def _surrogate_sums(tokens: Tokens, terms: SurrogateTerms, clamped: Tensor) -> d
         "clipped_high_tokens": terms.clipped_high.sum(),
         "clamped_tokens": clamped.sum(),
         "ratio_sum": torch.where(mask, tokens.log_ratio.exp(), 0.0).sum(),
-        "surrogate_sum": torch.where(mask, terms.loss, 0.0).sum(),
+        "surrogate_sum": torch.where(mask, per_token, 0.0).sum(),
         "kl_old_sum": k3(-tokens.log_ratio).sum(),
     }
 

@@ -16,6 +16,9 @@ MEANS: Mapping[str, str] = {
     "kl_ref": "kl_ref_sum",
     "ref_clamped_share": "ref_clamped_tokens",
     "entropy": "entropy_sum",
+    "sampler_weight_mean": "sampler_weight_sum",
+    "sampler_corrected_share": "corrected_tokens",
+    "sampler_clamped_share": "sampler_clamped_tokens",
 }
 """Name of a mean over trained tokens → the sum it is made of."""
 
@@ -32,11 +35,11 @@ def summarise(metrics: Mapping[str, Tensor]) -> dict[str, float]:
         Plain floats: `tokens` and `completions` as they are; `clip_low_share`, `clip_high_share`,
         `clamped_share` (0 to 1); `ratio_mean`; `surrogate` (the mean over tokens, whatever the aggregation of
         the loss); `kl_old` (KL between the sampling policy and this one, nats); and, where they were
-        measured, `kl_ref` (nats), `ref_clamped_share`, `entropy` (nats).
+        measured, `kl_ref` (nats), `ref_clamped_share`, `entropy` (nats), and `sampler_weight_mean` (of the weights
+        as they were applied), `sampler_corrected_share`, `sampler_clamped_share`.
 
     Edges: without a trained token every mean is 0, and `tokens` 0 says why. This is the place that waits for
-    the
-    device: call it once a step.
+    the device: call it once a step.
 
     >>> import torch
     >>> from grouprl.objectives import policy_loss

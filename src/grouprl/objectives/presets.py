@@ -20,6 +20,11 @@ def grpo_loss(
     beta: float = 0.0,
     denominator: Tensor | float | None = None,
     entropy: Float[Tensor, "b t"] | None = None,
+    sampler_logprobs: Float[Tensor, "b t"] | None = None,
+    correction: str = "truncated",
+    correction_level: str = "token",
+    correction_low: float = 0.0,
+    correction_high: float = 2.0,
 ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
     """The loss of GRPO: PPO's clip, the mean over completions of their token means, k3 to the reference.
 
@@ -38,6 +43,11 @@ def grpo_loss(
         beta: Weight of the KL to the reference. The paper took 0.04; the default leaves the reference out.
         denominator: The whole batch's number of completions, where this call sees a part of it.
         entropy: (B, T), nats; measured only.
+        sampler_logprobs: (B, T), as the sampler gave them, nats, where it is another engine; with
+        correction: "truncated", "masked" or "none",
+        correction_level: "token" or "sequence",
+        correction_low: and
+        correction_high: as in `policy_loss`.
 
     Returns:
         The loss and the metrics of `policy_loss`, whose edges hold here.
@@ -70,4 +80,9 @@ def grpo_loss(
         kl="k3",
         denominator=denominator,
         entropy=entropy,
+        sampler_logprobs=sampler_logprobs,
+        correction=correction,
+        correction_level=correction_level,
+        correction_low=correction_low,
+        correction_high=correction_high,
     )
