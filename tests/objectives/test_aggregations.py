@@ -15,7 +15,12 @@ from grouprl.errors import InputError
 from grouprl.objectives import loss_denominator, policy_loss
 from grouprl.objectives.aggregations import AGGREGATIONS
 
-NAMES = ["sequence_mean", "token_mean"]
+NAMES = ["sequence_mean", "token_mean", "constant", "sequence_sum_mean"]
+MAX_TOKENS = 8
+
+
+def denominator_of(name: str, mask: Tensor, **options: Any) -> Tensor:
+    return loss_denominator(mask, name, max_tokens=MAX_TOKENS if name == "constant" else None, **options)
 
 
 def aggregate(name: str, per_token: list[list[float]], lengths: list[int]) -> float:
@@ -23,7 +28,7 @@ def aggregate(name: str, per_token: list[list[float]], lengths: list[int]) -> fl
     values = torch.tensor(per_token, dtype=torch.float64)
     completion_mask = torch.arange(values.shape[1])[None] < torch.tensor(lengths)[:, None]
     total = AGGREGATIONS[name].total(values, completion_mask)
-    return (total / loss_denominator(completion_mask, name)).item()
+    return (total / denominator_of(name, completion_mask)).item()
 
 
 class TestByHand:
@@ -40,6 +45,16 @@ class TestByHand:
             aggregate("token_mean", [[4.0] * 2 + [0.0] * 4, [0.0] * 6], [2, 6]) == 1.0
         )  # 8 / 8, not (4 + 0) / 2
 
+    def test_constant_divides_by_the_places(self):
+        assert aggregate("constant", *self.TWO_ROWS) == 0.625  # (2·2 + 6·1) / (2 · 8)
+
+    def test_sequence_sum_mean(self):
+        assert aggregate("sequence_sum_mean", *self.TWO_ROWS) == 5.0  # (4 + 6) / 2
+
+    def test_masked_row_keeps_its_place_in_the_two_that_count_completions(self):
+        assert aggregate("constant", [[1.0] * 4, [1.0] * 4], [4, 0]) == 0.25  # 4 / (2 · 8)
+        assert aggregate("sequence_sum_mean", [[1.0] * 4, [1.0] * 4], [4, 0]) == 2.0
+
     def test_masked_row_leaves_both_sides_of_token_mean(self):
         assert aggregate("token_mean", [[1.0] * 4, [1.0] * 4], [4, 0]) == 1.0  # 4 / 4, not 4 / 8
 
@@ -48,7 +63,8 @@ class TestByHand:
 
     @pytest.mark.parametrize("name", NAMES)
     def test_masked_values_do_not_matter(self, name):
-        assert aggregate(name, [[3.0, math.nan], [3.0, math.inf]], [1, 1]) == 3.0
+        expected = 3.0 / MAX_TOKENS if name == "constant" else 3.0
+        assert aggregate(name, [[3.0, math.nan], [3.0, math.inf]], [1, 1]) == expected
 
 
 class TestDenominator:
@@ -57,11 +73,23 @@ class TestDenominator:
     def test_counts(self):
         assert loss_denominator(self.MASK, "sequence_mean").item() == 3
         assert loss_denominator(self.MASK, "token_mean").item() == 4
+        assert loss_denominator(self.MASK, "sequence_sum_mean").item() == 3
+        assert loss_denominator(self.MASK, "constant", max_tokens=8).item() == 24
+
+    def test_the_constant_does_not_follow_the_padding(self):
+        assert loss_denominator(self.MASK[:, :1], "constant", max_tokens=8).item() == 24
 
     def test_unscored_completions_leave_it(self):
         counted = torch.tensor([True, False, True])
         assert loss_denominator(self.MASK, "sequence_mean", counted).item() == 2
         assert loss_denominator(self.MASK, "token_mean", counted).item() == 3
+        assert loss_denominator(self.MASK, "constant", counted, max_tokens=8).item() == 16
+
+    @pytest.mark.parametrize("given", [0, -1, 2.5, True, "8", torch.tensor(8)])
+    @pytest.mark.parametrize("name", NAMES)
+    def test_max_tokens_is_a_number_of_tokens(self, name, given):
+        with pytest.raises(InputError, match=r"max_tokens=.*, expected the most tokens"):
+            loss_denominator(self.MASK, name, max_tokens=given)
 
     @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)])
     def test_empty(self, shape):
@@ -72,10 +100,11 @@ class TestDenominator:
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
-            ((MASK, "mean"), "aggregation='mean', expected one of sequence_mean, token_mean"),
+            ((MASK, "mean"), "aggregation='mean', expected one of sequence_mean, token_mean, constant"),
             ((MASK.float(), "token_mean"), "completion_mask of torch.float32"),
             ((MASK[0], "token_mean"), r"completion_mask of shape \(3,\)"),
             (([[True]], "token_mean"), "completion_mask is list"),
+            ((MASK, "constant"), "max_tokens=None, expected the most tokens"),
             ((MASK, "token_mean", torch.tensor([True, False])), r"counted of shape \(2,\)"),
             ((MASK, "token_mean", torch.tensor([1, 0, 1])), "counted of .* torch.int64"),
         ],
@@ -103,7 +132,7 @@ def random_batch(seed: int, rows: int, width: int) -> dict[str, Tensor]:
 
 def loss_and_gradient(batch: dict[str, Tensor], **options: Any) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     logprobs = batch["logprobs"].clone().requires_grad_()
-    loss, metrics = policy_loss(**{**batch, "logprobs": logprobs}, **options)
+    loss, metrics = policy_loss(**{**batch, "logprobs": logprobs}, max_tokens=MAX_TOKENS, **options)
     (gradient,) = torch.autograd.grad(loss, logprobs)
     return loss.detach(), gradient, metrics
 
@@ -124,7 +153,7 @@ class TestCutsOfABatch:
     def test_micro_batches_add_up_to_the_batch(self, seed, sizes, width, name, beta):
         batch = random_batch(seed, sum(sizes), width)
         whole_loss, whole_gradient, whole_metrics = loss_and_gradient(batch, aggregation=name, beta=beta)
-        denominator = loss_denominator(batch["completion_mask"], name)
+        denominator = denominator_of(name, batch["completion_mask"])
         loss, gradients, metrics = torch.zeros((), dtype=torch.float64), [], []
         start = 0
         for size in sizes:
@@ -176,7 +205,7 @@ class TestCutsOfABatch:
         for name in NAMES:
             loss, gradient, _ = loss_and_gradient(batch, aggregation=name)
             assert not gradient[~keep].any()
-            denominator = loss_denominator(batch["completion_mask"], name)
+            denominator = denominator_of(name, batch["completion_mask"])
             kept_loss, kept_gradient, _ = loss_and_gradient(
                 rows_of(batch, keep), aggregation=name, denominator=denominator
             )
@@ -187,7 +216,7 @@ class TestCutsOfABatch:
     def test_unscored_completions_act_as_never_sampled(self, name):
         batch = random_batch(3, 5, 6)
         scored = torch.tensor([True, False, True, True, False])
-        denominator = loss_denominator(batch["completion_mask"], name, counted=scored)
+        denominator = denominator_of(name, batch["completion_mask"], counted=scored)
         only = rows_of(batch, scored)
         batch["completion_mask"] = batch["completion_mask"] & scored[:, None]
         loss, gradient, _ = loss_and_gradient(batch, aggregation=name, denominator=denominator)
@@ -200,7 +229,7 @@ class TestCutsOfABatch:
     def test_ranks_that_average_gradients_divide_the_denominator_by_their_number(self, name):
         batch = random_batch(4, 6, 5)
         _, whole, _ = loss_and_gradient(batch, aggregation=name)
-        denominator = loss_denominator(batch["completion_mask"], name) / 2
+        denominator = denominator_of(name, batch["completion_mask"]) / 2
         halves = [rows_of(batch, slice(0, 1)), rows_of(batch, slice(1, 6))]
         scaled = [loss_and_gradient(half, aggregation=name, denominator=denominator)[1] for half in halves]
         torch.testing.assert_close(torch.cat(scaled) / 2, whole, rtol=1e-12, atol=1e-14)

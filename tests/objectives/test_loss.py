@@ -335,9 +335,22 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("changes", "words"),
         [
-            ({"aggregation": "mean"}, "aggregation='mean', expected one of sequence_mean, token_mean"),
-            ({"surrogate": "ppo"}, "surrogate='ppo', expected one of ppo_clip"),
-            ({"kl": "k4"}, "kl='k4', expected one of k3"),
+            (
+                {"aggregation": "mean"},
+                "aggregation='mean', expected one of sequence_mean, token_mean, constant",
+            ),
+            ({"surrogate": "ppo"}, "surrogate='ppo', expected one of ppo_clip, gspo"),
+            ({"kl": "k4"}, "kl='k4', expected one of k1, k2, k3"),
+            ({"dual_clip": 1.0}, "dual_clip=1.0, expected a number, above 1"),
+            ({"tau_positive": 1.0}, "tau_positive=1.0 with surrogate='ppo_clip', expected only options"),
+            ({"surrogate": "reinforce", "clip_low": 0.2}, r"clip_low=0.2 with .*reinforce.* \(none\)"),
+            (
+                {"surrogate": "sapo", "tau_negative": 0.0},
+                "tau_negative=0.0, expected a finite number, above 0",
+            ),
+            ({"surrogate": "cispo", "dual_clip": 3.0}, "dual_clip=3.0 with surrogate='cispo'"),
+            ({"entropy_weight": -1.0}, "entropy_weight=-1.0"),
+            ({"entropy_weight": 0.1}, "entropy_weight=0.1 without entropy"),
             ({"clip_low": -0.1}, "clip_low=-0.1, expected a number, from 0 to 1"),
             ({"clip_low": 1.5}, "clip_low=1.5"),
             ({"clip_low": NAN}, "clip_low=nan"),

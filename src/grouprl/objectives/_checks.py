@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from numbers import Real
+from numbers import Integral, Real
 from typing import TypeGuard, TypeVar
 
 import torch
@@ -74,13 +74,24 @@ def check_advantages(where: str, advantages: Tensor, completion_mask: Tensor) ->
 
 
 def check_number(
-    where: str, option: str, value: object, *, high: float = math.inf, finite: bool = False
+    where: str,
+    option: str,
+    value: object,
+    *,
+    above: float | None = None,
+    high: float = math.inf,
+    finite: bool = False,
 ) -> None:
-    """A real number from 0 to `high`; NaN is none."""
-    if _is_number(value) and 0.0 <= value <= high and not (finite and math.isinf(value)):
-        return
+    """A real number from 0, or from anywhere above `above`, to `high`; NaN is none."""
+    if _is_number(value):
+        large_enough = value >= 0.0 if above is None else value > above
+        if large_enough and value <= high and not (finite and math.isinf(value)):
+            return
     kind = "a finite number" if finite else "a number"
-    limits = "0 or more" if math.isinf(high) else f"from 0 to {high:g}"
+    if above is not None:
+        limits = f"above {above:g}"
+    else:
+        limits = "0 or more" if math.isinf(high) else f"from 0 to {high:g}"
     raise InputError(f"{where}: {option}={value!r}, expected {kind}, {limits}; correct {option}")
 
 
@@ -92,6 +103,17 @@ def check_bounds(where: str, low_option: str, low: float, high_option: str, high
         raise InputError(
             f"{where}: {low_option}={low!r} and {high_option}={high!r}, expected {low_option} at most "
             f"{high_option}; exchange them or correct one"
+        )
+
+
+def check_max_tokens(where: str, value: object, *, needed: bool) -> None:
+    """A whole number of tokens, 1 or more; None only where it is not needed."""
+    if value is None and not needed:
+        return
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise InputError(
+            f"{where}: max_tokens={value!r}, expected the most tokens a completion may have, 1 or more; "
+            "give the limit that the sampler has"
         )
 
 

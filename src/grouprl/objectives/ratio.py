@@ -9,6 +9,9 @@ from torch import Tensor
 MAX_LOG_RATIO = 20.0
 """Log-ratios are clamped to ±this, in nats: e²⁰ ≈ 4.9e8, where float32's exp overflows at 88.7."""
 
+MIN_LOGPROB = -1000.0
+"""Where a loss holds log π itself, it is not less than this, in nats."""
+
 
 def log_ratio(
     logprobs: Float[Tensor, "b t"],
@@ -47,6 +50,32 @@ def log_ratio(
     clamped = ~((logprobs - other_logprobs).detach().abs() <= MAX_LOG_RATIO)
     difference = _finite(logprobs) - _finite(other_logprobs)
     return difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO), clamped
+
+
+def bounded_logprobs(
+    logprobs: Float[Tensor, "b t"], completion_mask: Bool[Tensor, "b t"]
+) -> tuple[Float[Tensor, "b t"], Bool[Tensor, "b t"]]:
+    """log π for a loss that holds it outside a ratio.
+
+        max(log π, −1000)
+
+    Args:
+        logprobs: (B, T), in nats.
+        completion_mask: (B, T), True where a token is trained.
+
+    Returns:
+        The log-probs (B, T), and where the bound changed one (B, T) bool.
+
+    Edges: a masked position gives 0 and is not counted. A bounded token has gradient 0. NaN at a trained position
+    stays NaN.
+
+    >>> bounded_logprobs(torch.tensor([[-2.0, -float("inf"), -1.0]]), torch.tensor([[True, True, False]]))
+    (tensor([[   -2., -1000.,     0.]]), tensor([[False,  True, False]]))
+
+    Source: ours.
+    """
+    logprobs = torch.where(completion_mask, logprobs, 0.0)
+    return logprobs.clamp(min=MIN_LOGPROB), logprobs.detach() < MIN_LOGPROB
 
 
 def _finite(value: Tensor) -> Tensor:
