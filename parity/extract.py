@@ -1,6 +1,8 @@
 """Runs one framework's own advantage functions, in that framework's environment, and writes what they gave.
 
 python parity/extract.py NAME FILE
+
+Where the adapter has losses, what they gave is written beside it, to losses/.
 """
 
 from __future__ import annotations
@@ -33,15 +35,25 @@ def main(name: str, path: str) -> None:
         for package in ("torch", "numpy", "jax")
         if importlib.util.find_spec(package)
     }
-    record = {
+    made_by = {
         "framework": adapter.DISTRIBUTION,
         "version": importlib.metadata.version(adapter.DISTRIBUTION),
         "python": platform.python_version(),
         **versions,
         **_processor(),
-        "functions": {key: _record(function) for key, function in functions.items()},
     }
+    record = made_by | {"functions": {key: _record(function) for key, function in functions.items()}}
     Path(path).write_text(_dump(record) + "\n", encoding="utf-8")
+    if hasattr(adapter, "losses"):
+        write_losses(Path(path).parent / "losses" / Path(path).name, made_by, adapter.losses())
+
+
+def write_losses(path: Path, made_by: dict[str, str], adapters_losses: dict[str, Any]) -> None:
+    import losses  # it needs torch, which not every framework's environment has
+
+    path.parent.mkdir(exist_ok=True)
+    record = made_by | losses.record(adapters_losses)
+    path.write_text(_dump(record, deepest=DEPTH - 1) + "\n", encoding="utf-8")
 
 
 def _processor() -> dict[str, str]:
@@ -87,16 +99,16 @@ def _count(advantages: list[list[float]]) -> dict[str, float]:
     return {"noisy": sum(a > NOISE for a in worst), "largest": max(worst)}
 
 
-def _dump(value: Any, depth: int = 0) -> str:
+def _dump(value: Any, depth: int = 0, deepest: int = DEPTH) -> str:
     """JSON with a line for each case, so that a change is read in a diff. NaN is written as NaN."""
-    if depth > DEPTH or not isinstance(value, dict | list):
+    if depth > deepest or not isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False)
     pairs = value.items() if isinstance(value, dict) else ((None, item) for item in value)
     start, end = "{}" if isinstance(value, dict) else "[]"
     lines = [
         " " * (depth + 1)
         + ("" if key is None else json.dumps(key, ensure_ascii=False) + ": ")
-        + _dump(item, depth + 1)
+        + _dump(item, depth + 1, deepest)
         for key, item in pairs
     ]
     return start + "\n" + ",\n".join(lines) + "\n" + " " * depth + end

@@ -1,8 +1,8 @@
-"""TRL: the advantages of a real `GRPOTrainer` (and `RLOOTrainer`) step, over fixed rewards.
+"""TRL: the advantages and losses of a real `GRPOTrainer` (and `RLOOTrainer`) step, over fixed rewards and log-probs.
 
 TRL computes them inside the method that generates and scores. So a trainer is built on a tiny random model, the
 function that samples is replaced by one that answers every prompt with one token, the rewards come from a list, and
-the method itself is called.
+the method itself is called. The same for losses: `_compute_loss` runs on log-probs that are given to it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import tempfile
 
 import torch
 from datasets import Dataset
+from losses import MAX_TOKENS, Loss, Tensors
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
@@ -112,3 +113,54 @@ def _tokenizer() -> PreTrainedTokenizerFast:
     words = Tokenizer(models.WordLevel({"<pad>": 0, "<eos>": 1, "a": 2, "b": 3}, unk_token="<pad>"))  # noqa: S106
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>")  # noqa: S106
+
+
+def losses() -> dict[str, Loss]:
+    return {
+        "grpo": _loss(loss_type="grpo"),
+        "grpo, delta": _loss(loss_type="grpo", delta=1.3),
+        "grpo, beta": _loss(loss_type="grpo", beta=0.1, use_bias_correction_kl=False),
+        "grpo, beta weighted by the ratio": _loss(loss_type="grpo", beta=0.1, use_bias_correction_kl=True),
+        "bnpo": _loss(loss_type="bnpo", epsilon_high=0.28),
+        "dapo": _loss(loss_type="dapo", epsilon_high=0.28),
+        "dr_grpo": _loss(loss_type="dr_grpo"),
+        "cispo": _loss(loss_type="cispo", epsilon_high=5.0),
+        "cispo, low": _loss(loss_type="cispo", epsilon_high=1.2),
+        "sapo": _loss(loss_type="sapo"),
+        "gspo": _loss(
+            loss_type="grpo", importance_sampling_level="sequence", epsilon=3e-4, epsilon_high=4e-4
+        ),
+        "gspo, wide": _loss(loss_type="grpo", importance_sampling_level="sequence", epsilon=0.1),
+        "luspo": _loss(loss_type="luspo", importance_sampling_level="sequence", epsilon=0.1),
+    }
+
+
+def _loss(beta: float = 0.0, **options) -> Loss:
+    trainer = _trainer(GRPOTrainer, GRPOConfig, [], options)
+    trainer.beta = beta  # given to the configuration, it would load a reference model
+    trainer.max_completion_length = MAX_TOKENS
+    trainer.current_gradient_accumulation_steps = trainer.args.steps_per_generation = 1
+
+    def call(given: Tensors) -> torch.Tensor:
+        mask = given.completion_mask.double()
+        # What the model computes is replaced; the loss is the trainer's.
+        trainer._get_per_token_logps_and_entropies = lambda *_, **__: (
+            given.logprobs,
+            torch.zeros_like(mask),
+            None,
+        )
+        return trainer._compute_loss(
+            trainer.model,
+            {
+                "prompt_ids": torch.zeros(4, 1, dtype=torch.long),
+                "prompt_mask": torch.ones(4, 1, dtype=torch.long),
+                "completion_ids": torch.zeros(mask.shape, dtype=torch.long),
+                "completion_mask": mask,
+                "advantages": given.advantages,
+                "old_per_token_logps": given.old_logprobs,
+                "ref_per_token_logps": given.ref_logprobs,
+                "num_items_in_batch": mask.sum(),
+            },
+        )
+
+    return Loss("trl.GRPOTrainer._compute_loss", call, options | ({"beta": beta} if beta else {}))

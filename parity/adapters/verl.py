@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from losses import Loss, Tensors
 from verl.trainer.config import AlgoConfig
-from verl.trainer.ppo import core_algos
+from verl.trainer.ppo import core_algos, rollout_corr_helper
+from verl.workers.config import ActorConfig
 
 from adapters.interface import Function, Groups, split
 
@@ -73,3 +75,99 @@ def _function(
         return split(advantages[:, 0].tolist(), groups)
 
     return Function(f"{MODULE}.{name}", call, noise)
+
+
+CORRECTION = "verl.trainer.ppo.rollout_corr_helper.compute_rollout_correction_weights"
+
+
+def losses() -> dict[str, Loss]:
+    return {
+        "vanilla": _loss("vanilla", "token-mean", clip_ratio=0.2, clip_ratio_c=1e9),
+        "vanilla, clip-higher": _loss(
+            "vanilla", "token-mean", clip_ratio_low=0.2, clip_ratio_high=0.28, clip_ratio_c=1e9
+        ),
+        "vanilla, dual clip": _loss("vanilla", "token-mean", clip_ratio=0.2, clip_ratio_c=1.3),
+        "vanilla, seq-mean-token-mean": _loss(
+            "vanilla", "seq-mean-token-mean", clip_ratio=0.2, clip_ratio_c=1e9
+        ),
+        "vanilla, seq-mean-token-sum": _loss(
+            "vanilla", "seq-mean-token-sum", clip_ratio=0.2, clip_ratio_c=1e9
+        ),
+        "vanilla, seq-mean-token-sum-norm": _loss(
+            "vanilla",
+            "seq-mean-token-sum-norm",
+            clip_ratio=0.2,
+            clip_ratio_c=1e9,
+            global_batch_info={"loss_scale_factor": 10},
+        ),
+        "vanilla, token weights": _loss(
+            "vanilla", "token-mean", ("token", 1.5), clip_ratio=0.2, clip_ratio_c=1e9
+        ),
+        "gspo": _loss("gspo", "seq-mean-token-mean", clip_ratio_low=3e-4, clip_ratio_high=4e-4),
+        "gspo, wide": _loss("gspo", "seq-mean-token-mean", clip_ratio_low=0.1, clip_ratio_high=0.1),
+        "sapo": _loss("sapo", "seq-mean-token-mean", tau_pos=1.0, tau_neg=1.05),
+        "cispo": _loss("cispo", "token-mean", clip_ratio_low=0.2, clip_ratio_high=0.2),
+        "geo_mean": _loss("geo_mean", "token-mean", clip_ratio_low=0.4, clip_ratio_high=0.4),
+        "reinforce": Loss(f"{MODULE}.compute_policy_loss_reinforce", _reinforce, {}),
+        **{kl: Loss(f"{MODULE}.kl_penalty", _kl(kl), {"kl_penalty": kl}) for kl in ("k1", "k2", "k3")},
+        "weights, token": _weights("token", 1.5),
+        "weights, sequence": _weights("sequence", 1.5),
+        "weights, token, both bounds": _weights("token", "0.6_1.5"),
+        "weights, sequence, both bounds": _weights("sequence", "0.2_3.0"),
+    }
+
+
+def _config(**options: Any) -> ActorConfig:
+    return ActorConfig(strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1, **options)
+
+
+def _loss(name: str, mode: str, weights: tuple[str, float] | None = None, **options: Any) -> Loss:
+    batch = options.pop("global_batch_info", {})
+    config = _config(**options)
+    config.global_batch_info.update(batch)
+    function = core_algos.get_policy_loss_fn(name)
+
+    def call(given: Tensors) -> torch.Tensor:
+        loss, _ = function(
+            old_log_prob=given.old_logprobs,
+            log_prob=given.logprobs,
+            advantages=given.advantages[:, None].expand_as(given.logprobs),
+            response_mask=given.completion_mask.double(),
+            loss_agg_mode=mode,
+            config=config,
+            rollout_is_weights=None if weights is None else _weights(*weights).call(given),
+        )
+        return loss
+
+    path = f"{function.__module__}.{function.__name__}"
+    return Loss(
+        path, call, {"loss_agg_mode": mode, **options, **batch} | ({"weights": weights} if weights else {})
+    )
+
+
+def _reinforce(given: Tensors) -> torch.Tensor:
+    loss, _ = core_algos.compute_policy_loss_reinforce(
+        rollout_log_prob=given.old_logprobs,
+        log_prob=given.logprobs,
+        advantages=given.advantages[:, None].expand_as(given.logprobs),
+        response_mask=given.completion_mask.double(),
+        config=_config(clip_ratio=0.2),
+    )
+    return loss
+
+
+def _kl(name: str) -> Callable[[Tensors], torch.Tensor]:
+    return lambda given: core_algos.kl_penalty(given.logprobs, given.ref_logprobs, name)
+
+
+def _weights(level: str, threshold: float | str) -> Loss:
+    def call(given: Tensors) -> torch.Tensor:
+        weights, _ = rollout_corr_helper.compute_rollout_correction_weights(
+            given.old_logprobs - given.sampler_logprobs,
+            given.completion_mask.double(),
+            rollout_is=level,
+            rollout_is_threshold=threshold,
+        )
+        return weights
+
+    return Loss(CORRECTION, call, {"rollout_is": level, "rollout_is_threshold": threshold})
