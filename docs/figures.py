@@ -21,6 +21,7 @@ from weights import (
 )
 
 from grouprl import advantages
+from grouprl.objectives import policy_loss
 
 IMAGES = Path(__file__).parent / "images"
 BLUE, ORANGE, GREEN, PINK, GREY = (
@@ -421,6 +422,152 @@ def over_time() -> str:
     )
 
 
+RATIOS = [(k + 0.5) / 100 for k in range(401)]  # none on a bound, where a rounding would decide
+
+
+def against_ratio(surrogate: str, advantage: float, gradient: bool, **options: Any) -> Curve:
+    """Loss, or its gradient with respect to log π, of a completion of one token, for each ratio."""
+    logprobs = torch.tensor(RATIOS, dtype=torch.float64).log()[:, None].requires_grad_()
+    total, _ = policy_loss(
+        logprobs,
+        torch.zeros_like(logprobs),
+        torch.full((len(RATIOS),), advantage),
+        torch.ones_like(logprobs, dtype=torch.bool),
+        surrogate=surrogate,
+        denominator=1.0,
+        **options,
+    )
+    if gradient:
+        values = torch.autograd.grad(total, logprobs)[0][:, 0]
+    else:
+        values = torch.stack(
+            [
+                policy_loss(
+                    row[None],
+                    torch.zeros(1, 1),
+                    torch.tensor([advantage]),
+                    torch.ones(1, 1, dtype=torch.bool),
+                    surrogate=surrogate,
+                    **options,
+                )[0]
+                for row in logprobs.detach()
+            ]
+        )
+    return list(zip(RATIOS, values.tolist()))
+
+
+def surrogates() -> str:
+    """The two with log π in their loss have no value at a ratio, only a gradient."""
+
+    def lines(advantage: float, gradient: bool, labels: Mapping[str, dict[str, Any]]) -> list[Line]:
+        kinds: list[tuple[str, str, dict[str, Any]]] = [
+            ("reinforce", GREY, {}),
+            ("cispo", PINK, {"clip_low": 0.2, "clip_high": 0.2}),
+            ("gmpo", GREEN, {}),
+            ("sapo", ORANGE, {}),
+            ("ppo_clip", BLUE, {}),
+        ]
+        drawn = [
+            Line(
+                against_ratio(name, advantage, gradient, **options),
+                colour,
+                **({"label": name} | labels[name] if name in labels else {}),
+            )
+            for name, colour, options in kinds
+            if gradient or name not in ("reinforce", "cispo")
+        ]
+        if advantage < 0:
+            dual = against_ratio("ppo_clip", advantage, gradient, dual_clip=3.0)
+            drawn.append(Line([p for p in dual if p[0] > 2.9], BLUE, dashed=True))
+        return drawn
+
+    x = (0.0, 4.0, 1.0)
+    return render(
+        [
+            Panel(
+                "Loss, A = 1",
+                "ratio r",
+                "loss",
+                lines(
+                    1.0,
+                    False,
+                    {
+                        "ppo_clip": {"at": 3.2, "shift": (0, -8)},
+                        "gmpo": {"at": 2.3, "shift": (0, 18)},
+                        "sapo": {"at": 3.2, "shift": (0, -8)},
+                    },
+                ),
+                x=x,
+                y=(-4.0, 0.0, 1.0),
+            ),
+            Panel(
+                "Loss, A = −1",
+                "ratio r",
+                "loss",
+                lines(
+                    -1.0,
+                    False,
+                    {
+                        "ppo_clip": {
+                            "label": "ppo_clip, gmpo",
+                            "at": 2.2,
+                            "shift": (12, 14),
+                            "anchor": "start",
+                        },
+                        "sapo": {"at": 1.2, "shift": (-10, -8), "anchor": "end"},
+                    },
+                ),
+                x=x,
+                y=(0.0, 4.0, 1.0),
+            ),
+            Panel(
+                "Gradient with respect to log π, A = 1",
+                "ratio r",
+                "gradient",
+                lines(
+                    1.0,
+                    True,
+                    {
+                        "ppo_clip": {"at": 2.0, "shift": (0, -8)},
+                        "gmpo": {"at": 1.49, "shift": (8, 16), "anchor": "start"},
+                        "sapo": {"at": 2.6, "shift": (6, 14), "anchor": "start"},
+                        "cispo": {"label": "cispo, 0.8 to 1.2", "at": 3.58, "shift": (0, 18)},
+                        "reinforce": {"at": 3.3, "shift": (0, -8)},
+                    },
+                ),
+                x=x,
+                y=(-2.0, 0.5, 0.5),
+            ),
+            Panel(
+                "Gradient with respect to log π, A = −1",
+                "ratio r",
+                "gradient",
+                lines(
+                    -1.0,
+                    True,
+                    {
+                        "ppo_clip": {
+                            "label": "ppo_clip, gmpo",
+                            "at": 2.4,
+                            "shift": (-10, -6),
+                            "anchor": "end",
+                        },
+                        "sapo": {"at": 2.1, "shift": (0, -8)},
+                        "cispo": {"label": "cispo, 0.8 to 1.2", "at": 3.56, "shift": (0, -8)},
+                        "reinforce": {"at": 2.1, "shift": (0, 18)},
+                    },
+                ),
+                x=x,
+                y=(0.0, 4.0, 1.0),
+            ),
+        ],
+        title="Loss and gradient of a token against its ratio, for an advantage of 1 and of −1, by surrogate",
+        footnote="Published bounds, but for cispo. Dashed: ppo_clip with dual_clip = 3. "
+        "cispo and reinforce hold log π, so their loss is no function of the ratio.",
+        columns=2,
+    )
+
+
 FIGURES: Mapping[str, Callable[[], str]] = {
     "one-group": one_group,
     "dead-groups": dead_groups,
@@ -431,6 +578,7 @@ FIGURES: Mapping[str, Callable[[], str]] = {
     "weights-beyond-the-group": beyond,
     "weights-several-rewards": several_rewards,
     "weights-over-time": over_time,
+    "surrogates": surrogates,
 }
 """By the file's name."""
 

@@ -50,17 +50,24 @@ class Panel:
     x_ticks: Sequence[float] = ()
 
 
-def render(panels: Sequence[Panel], *, title: str, footnote: str = "") -> str:
+def render(panels: Sequence[Panel], *, title: str, footnote: str = "", columns: int = 0) -> str:
     """An SVG document with the panels side by side.
 
     Args:
-        panels: From left to right.
+        panels: From left to right, and from top to bottom.
         title: For readers that cannot see it.
         footnote: A line under the panels.
+        columns: Panels in a row; 0 puts all into one.
     """
-    step = LEFT + WIDTH + RIGHT
-    width, height = step * len(panels), TOP + HEIGHT + BOTTOM + (22 if footnote else 0)
-    body = [part for k, panel in enumerate(panels) for part in _panel(panel, k * step + LEFT, k)]
+    columns = columns or len(panels)
+    across, down = LEFT + WIDTH + RIGHT, TOP + HEIGHT + BOTTOM
+    rows = -(-len(panels) // columns)
+    width, height = across * columns, down * rows + (22 if footnote else 0)
+    body = [
+        part
+        for k, panel in enumerate(panels)
+        for part in _panel(panel, k % columns * across + LEFT, k // columns * down + TOP, k)
+    ]
     if footnote:
         body.append(_text(LEFT, height - 12, footnote, size=12))
     return "\n".join(
@@ -75,12 +82,12 @@ def render(panels: Sequence[Panel], *, title: str, footnote: str = "") -> str:
     )
 
 
-def _panel(panel: Panel, left: float, number: int) -> list[str]:
+def _panel(panel: Panel, left: float, top: float, number: int) -> list[str]:
     def place(x: float, y: float) -> tuple[float, float]:
         (x0, x1, _), (y0, y1, _) = panel.x, panel.y
-        return left + WIDTH * (x - x0) / (x1 - x0), TOP + HEIGHT * (1 - (y - y0) / (y1 - y0))
+        return left + WIDTH * (x - x0) / (x1 - x0), top + HEIGHT * (1 - (y - y0) / (y1 - y0))
 
-    parts = [_text(left, TOP - 18, panel.title, size=15, weight="bold")]
+    parts = [_text(left, top - 18, panel.title, size=15, weight="bold")]
     for tick in panel.x_ticks or _ticks(panel.x):
         x, y = place(tick, panel.y[0])
         parts += [_rule((x, y), (x, y + 5), INK), _text(x, y + 20, _number(tick), anchor="middle")]
@@ -90,13 +97,13 @@ def _panel(panel: Panel, left: float, number: int) -> list[str]:
             _rule((x, y), (x + WIDTH, y), INK if tick == 0 else FAINT),
             _text(x - 8, y + 4, _number(tick), anchor="end"),
         ]
-    parts.append(_text(left + WIDTH / 2, TOP + HEIGHT + 42, panel.x_label, anchor="middle"))
-    x, y = left - 52, TOP + HEIGHT / 2
+    parts.append(_text(left + WIDTH / 2, top + HEIGHT + 42, panel.x_label, anchor="middle"))
+    x, y = left - 52, top + HEIGHT / 2
     parts.append(
         _text(x, y, panel.y_label, anchor="middle", turn=f' transform="rotate(-90 {_px(x)} {_px(y)})"')
     )
     parts += [
-        f'<clipPath id="frame{number}"><rect x="{_px(left - 6)}" y="{TOP - 6}" width="{WIDTH + 12}" '
+        f'<clipPath id="frame{number}"><rect x="{_px(left - 6)}" y="{_px(top - 6)}" width="{WIDTH + 12}" '
         f'height="{HEIGHT + 12}"/></clipPath>',
         f'<g clip-path="url(#frame{number})" fill="none" stroke-linejoin="round" stroke-linecap="round">',
     ]
