@@ -480,3 +480,32 @@ class TestWarnings:
     def test_k1_in_the_loss(self):
         with pytest.warns(UserWarning, match="expected gradient of 0"):
             policy_loss(*self.ARGUMENTS, ref_logprobs=self.ARGUMENTS[0], beta=0.1, kl="k1")
+
+
+@pytest.mark.parametrize("surrogate", SURROGATES)
+def test_several_updates_on_the_same_samples_learn_and_show_how_far_they_went(surrogate):
+    """Four outcomes, one of them rewarded; 20 rollouts of 64 samples, three updates on each."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.zeros(4, dtype=torch.float64, requires_grad=True)
+    drift = []
+    for _ in range(20):
+        probabilities = logits.detach().softmax(-1)
+        sampled = torch.multinomial(probabilities, 64, replacement=True, generator=generator)[:, None]
+        old = probabilities.log()[sampled]
+        rewards = (sampled[:, 0] == 2).double()
+        for number in range(3):
+            loss, sums = policy_loss(
+                logits.log_softmax(-1)[sampled],
+                old,
+                rewards - rewards.mean(),
+                torch.ones_like(sampled, dtype=torch.bool),
+                surrogate=surrogate,
+            )
+            (gradient,) = torch.autograd.grad(loss, logits)
+            with torch.no_grad():
+                logits -= 2.0 * gradient
+            if number == 0:
+                assert sums["kl_old_sum"].item() == pytest.approx(0.0, abs=1e-12)
+        drift.append(sums["kl_old_sum"].item())
+    assert logits.softmax(-1)[2].item() > 0.8
+    assert max(drift) > 1e-3
