@@ -341,6 +341,51 @@ class TestExtremes:
         assert all(value.is_meta for value in metrics.values())
 
 
+@pytest.mark.parametrize("kl", KL_ESTIMATORS)
+@pytest.mark.parametrize("kl_weighted", [False, True])
+def test_a_clamped_ratio_does_not_weigh_the_kl_of_its_token(kl, kl_weighted):
+    """log r = 30 and d = .5: weighted, it would move log π by e²⁰. The other token has r = 1: its gradient is
+    KL'(d), and weighted KL(d) + KL'(d)."""
+    logprobs = torch.full((1, 2), -1.0, dtype=torch.float64, requires_grad=True)
+    loss, metrics = policy_loss(
+        logprobs,
+        torch.tensor([[-31.0, -1.0]], dtype=torch.float64),
+        torch.zeros(1),
+        torch.ones(1, 2, dtype=torch.bool),
+        ref_logprobs=torch.full((1, 2), -1.5, dtype=torch.float64),
+        beta=1.0,
+        kl=kl,
+        kl_weighted=kl_weighted,
+        denominator=0.5,  # the mean over two tokens, over a half: their sum
+    )
+    loss.backward()
+    assert metrics["clamped_tokens"].item() == 1
+    assert metrics["ref_clamped_tokens"].item() == 0
+    assert logprobs.grad is not None
+    alone = {"k1": 1.0, "k2": 0.5, "k3": 1 - math.exp(-0.5)}[kl]
+    weighted = {"k1": 1.0 + 0.5, "k2": 0.5 + 0.125, "k3": 0.5}[kl]
+    if kl_weighted:
+        assert logprobs.grad[0].tolist() == pytest.approx([0.0, weighted])
+    else:
+        assert logprobs.grad[0].tolist() == pytest.approx([alone, alone])
+
+
+def test_reinforce_weighted_by_what_sampled_is_cispo_with_its_upper_bound():
+    """Without old log-probs the weight is π / π_sampler: −min(r, c) A log π either way."""
+    batch = random_batch(41, 4, 5)
+    arguments = (batch["advantages"], batch["completion_mask"])
+    results = []
+    for old, options in (
+        (None, {"surrogate": "reinforce", "sampler_logprobs": batch["old_logprobs"], "correction_high": 1.5}),
+        (batch["old_logprobs"], {"surrogate": "cispo", "clip_low": 1.0, "clip_high": 0.5}),
+    ):
+        logprobs = batch["logprobs"].clone().requires_grad_()
+        loss, _ = policy_loss(logprobs, old, *arguments, **options)
+        (gradient,) = torch.autograd.grad(loss, logprobs)
+        results.append((loss.detach(), gradient))
+    torch.testing.assert_close(results[0], results[1], rtol=1e-12, atol=1e-14)
+
+
 class TestFreshSamples:
     """One update a rollout: what coincides, as the table in docs/objectives.md says."""
 

@@ -129,9 +129,9 @@ def policy_loss(
           not: −A over the count, for every surrogate.
         - Masked positions may hold anything (NaN, ±inf): they touch neither value nor gradient nor metrics.
         - Log-ratios are clamped to ±20 before exp and counted (clamped_tokens, ref_clamped_tokens). A clamped
-          token has gradient 0, except in cispo, which bounds its weight. A −inf log-prob at a trained position is
-          clamped likewise; NaN there gives a NaN loss. cispo and reinforce, whose value holds log π, bound it at
-          −1000, with gradient 0 below, and count it in clamped_tokens.
+          token has gradient 0 (not in cispo, which bounds its weight, nor in reinforce, which has no ratio). A −inf
+          log-prob at a trained position is clamped likewise; NaN there gives a NaN loss. cispo and reinforce, whose
+          value holds log π, bound it at −1000, with gradient 0 below, and count it in clamped_tokens.
         - Nothing trained (all masked, B = 0 or T = 0): the loss is exactly 0, and backward works and gives
           zeros.
         - A completion without a trained token keeps its place in B. A denominator of 0 acts as 1.
@@ -208,8 +208,6 @@ def policy_loss(
 
     over_old, clamped = log_ratio(logprobs, old_logprobs, completion_mask)
     bounded, unlikely = bounded_logprobs(logprobs, completion_mask)
-    if surrogate_of.of_logprobs:
-        clamped = clamped | unlikely
     tokens = Tokens(over_old, advantages, completion_mask, bounded)
     terms = surrogate_of.terms(tokens, **options)
     per_token, corrected = terms.loss, {}
@@ -225,14 +223,19 @@ def policy_loss(
         )
         per_token = sampler.weights * per_token
         corrected = sampler.sums(completion_mask)
-    metrics = surrogate_sums(tokens, per_token, terms, clamped) | corrected
+    held = clamped | unlikely if surrogate_of.of_logprobs else clamped
+    metrics = surrogate_sums(tokens, per_token, terms, held) | corrected
     if ref_logprobs is not None:
         over_ref, ref_clamped = log_ratio(logprobs, ref_logprobs.detach().to(dtype), completion_mask)
         kl_ref = kl_of(over_ref)
         metrics["kl_ref_sum"] = kl_ref.detach().sum()
         metrics["ref_clamped_tokens"] = ref_clamped.sum()
+        if kl_weighted:
+            # A clamped ratio weighs up to e²⁰: it, too, takes the token's gradient away.
+            kl_ref = over_old.exp() * kl_ref
+            kl_ref = torch.where(clamped, kl_ref.detach(), kl_ref)
         if beta > 0:
-            per_token = per_token + beta * (over_old.exp() * kl_ref if kl_weighted else kl_ref)
+            per_token = per_token + beta * kl_ref
     if entropy is not None:
         entropy = torch.where(completion_mask, entropy.to(dtype), 0.0)
         metrics["entropy_sum"] = entropy.detach().sum()
