@@ -175,14 +175,14 @@ def policy_loss(
     check_bounds(where, "correction_low", correction_low, "correction_high", correction_high)
     check_mask(where, completion_mask)
     check_advantages(where, advantages, completion_mask)
-    check_logprobs(where, "logprobs", logprobs, completion_mask)
-    optional = {
+    by_token = {
         "old_logprobs": old_logprobs,
         "ref_logprobs": ref_logprobs,
         "entropy": entropy,
         "sampler_logprobs": sampler_logprobs,
     }
-    for name, value in optional.items():
+    check_logprobs(where, "logprobs", logprobs, completion_mask)
+    for name, value in by_token.items():
         if value is not None:
             check_logprobs(where, name, value, completion_mask)
     if beta > 0 and ref_logprobs is None:
@@ -230,18 +230,20 @@ def policy_loss(
         kl_ref = kl_of(over_ref)
         metrics["kl_ref_sum"] = kl_ref.detach().sum()
         metrics["ref_clamped_tokens"] = ref_clamped.sum()
-        if kl_weighted:
-            # A clamped ratio weighs up to e²⁰: it, too, takes the token's gradient away.
-            kl_ref = over_old.exp() * kl_ref
-            kl_ref = torch.where(clamped, kl_ref.detach(), kl_ref)
         if beta > 0:
-            per_token = per_token + beta * kl_ref
+            per_token = per_token + beta * (_weigh(kl_ref, over_old, clamped) if kl_weighted else kl_ref)
     if entropy is not None:
         entropy = torch.where(completion_mask, entropy.to(dtype), 0.0)
         metrics["entropy_sum"] = entropy.detach().sum()
         if entropy_weight > 0:
             per_token = per_token - entropy_weight * entropy
     return _divide(aggregate.total(per_token, completion_mask), denominator), metrics
+
+
+def _weigh(kl: Tensor, over_old: Tensor, clamped: Tensor) -> Tensor:
+    """r · KL. A clamped ratio weighs up to e²⁰: here, too, it takes the token's gradient away."""
+    weighted = over_old.exp() * kl
+    return torch.where(clamped, weighted.detach(), weighted)
 
 
 def _check_bonus(where: str, weight: float, entropy: Tensor | None, logprobs: Tensor) -> None:
