@@ -210,6 +210,22 @@ def test_micro_batches_add_up_to_the_batch(seed, sizes, per_token, choice, surro
 
 
 @pytest.mark.parametrize("surrogate", SURROGATES)
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_ranks_that_average_gradients_divide_the_denominator_by_their_number(surrogate, aggregation):
+    """Three ranks with two, no and four completions; DistributedDataParallel takes the mean of their gradients."""
+    batch = random_batch(51, 6, 4)
+    options = {"surrogate": surrogate, "aggregation": aggregation, "beta": 0.1, **OPTIONS[surrogate]}
+    whole = result(batch, max_tokens=MAX_TOKENS, **options)[1]
+    on_rank = [{k: v[rows] for k, v in batch.items()} for rows in (slice(0, 2), slice(2, 2), slice(2, 6))]
+    counts = [
+        loss_denominator(part["completion_mask"], aggregation, max_tokens=MAX_TOKENS) for part in on_rank
+    ]
+    denominator = torch.stack(counts).sum().double() / 3
+    gradients = [result(part, denominator=denominator, **options)[1] for part in on_rank]
+    torch.testing.assert_close(torch.cat(gradients) / 3, whole, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("surrogate", SURROGATES)
 class TestExtremes:
     """One token at an extreme beside an ordinary one; a third is masked and holds anything."""
 
@@ -339,6 +355,20 @@ class TestExtremes:
             loss.backward()
         assert loss.is_meta
         assert all(value.is_meta for value in metrics.values())
+
+
+@pytest.mark.parametrize(("surrogate", "value", "count"), [("reinforce", 1000.0, 1), ("ppo_clip", -1.0, 0)])
+def test_a_log_prob_below_any_sense_is_bounded_where_the_loss_holds_it(surrogate, value, count):
+    """log π = −5000 then and now: the ratio is 1, and only the loss that holds log π bounds and counts it."""
+    logprobs = torch.full((1, 1), -5000.0, requires_grad=True)
+    loss, metrics = policy_loss(
+        logprobs, None, torch.ones(1), torch.ones(1, 1, dtype=torch.bool), surrogate=surrogate
+    )
+    loss.backward()
+    assert loss.item() == value
+    assert metrics["clamped_tokens"].item() == count
+    assert logprobs.grad is not None
+    assert logprobs.grad.item() == (0.0 if count else -1.0)
 
 
 @pytest.mark.parametrize("kl", KL_ESTIMATORS)

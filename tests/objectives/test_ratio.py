@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from grouprl.objectives.ratio import MAX_LOG_RATIO, log_ratio
+from grouprl.objectives.ratio import MAX_LOG_RATIO, MIN_LOGPROB, bounded_logprobs, log_ratio
 
 INF, NAN = math.inf, math.nan
 
@@ -73,3 +73,27 @@ def test_nan_at_a_trained_position_is_not_hidden():
     value, clamped, _ = ratio_and_gradient([NAN, -1.0], [-1.0, -1.0])
     assert value.isnan().tolist() == [[True, False]]
     assert clamped.tolist() == [[True, False]]
+
+
+class TestBoundedLogprobs:
+    def test_trained_positions_are_bounded_and_counted_and_lose_their_gradient(self):
+        logprobs = torch.tensor([[-2.0, -999.0, -1001.0, -INF]], requires_grad=True)
+        bounded, changed = bounded_logprobs(logprobs, torch.ones(1, 4, dtype=torch.bool))
+        assert bounded[0].tolist() == [-2.0, -999.0, MIN_LOGPROB, MIN_LOGPROB]
+        assert changed.tolist() == [[False, False, True, True]]
+        (gradient,) = torch.autograd.grad(bounded.sum(), logprobs)
+        assert gradient[0].tolist() == [1.0, 1.0, 0.0, 0.0]
+
+    @pytest.mark.parametrize("bad", [NAN, INF, -INF, -1e30])
+    def test_masked_positions_give_zero(self, bad):
+        logprobs = torch.tensor([[bad, -1.0]], requires_grad=True)
+        bounded, changed = bounded_logprobs(logprobs, torch.tensor([[False, True]]))
+        assert bounded[0].tolist() == [0.0, -1.0]
+        assert not changed.any()
+        (gradient,) = torch.autograd.grad(bounded.sum(), logprobs)
+        assert gradient[0].tolist() == [0.0, 1.0]
+
+    def test_nan_at_a_trained_position_is_not_hidden(self):
+        bounded, changed = bounded_logprobs(torch.tensor([[NAN]]), torch.ones(1, 1, dtype=torch.bool))
+        assert bounded.isnan().all()
+        assert not changed.any()

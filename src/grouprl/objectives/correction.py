@@ -104,8 +104,9 @@ def sampler_weights(
     tensor([[1.5000, 1.5000, 1.5000]])
 
     Source: Yao et al., "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training" (2025),
-    https://fengyao.notion.site/off-policy-rl (truncated, per token); Liu et al., "When Speed Kills Stability"
-    (2025, masked and per sequence). Counting and the clamp are ours.
+    https://fengyao.notion.site/off-policy-rl (truncated, per token); Liu, Li et al., "When Speed Kills Stability:
+    Demystifying RL Collapse from the Training-Inference Mismatch" (2025), https://yingru.notion.site (masked, and
+    per sequence). Counting and the clamp are ours.
     """
     log_weights, clamped = log_ratio(old_logprobs, sampler_logprobs, completion_mask)
     if level == "sequence":
