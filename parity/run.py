@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -23,12 +24,12 @@ ONE_THREAD = os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "fa
 
 
 def main(names: list[str]) -> int:
-    frameworks = tomllib.loads((HERE / "frameworks.toml").read_text(encoding="utf-8"))
+    known = frameworks()
     failed = {}
-    for name in names or frameworks:
-        print(f"{name}: {' '.join(frameworks[name]['alone'])}", flush=True)
+    for name in names or known:
+        print(f"{name}: {' '.join(known[name]['alone'])}", flush=True)
         try:
-            python = _environment(name, **frameworks[name])
+            python = environment(name, **known[name])
             _run(
                 [python, HERE / "extract.py", name, RECORDED / f"{name}.json"],
                 cwd=ENVIRONMENTS,
@@ -41,8 +42,15 @@ def main(names: list[str]) -> int:
     return 1 if failed else 0
 
 
-def _environment(name: str, alone: list[str], needs: list[str], python: str | None = None) -> Path:
+def frameworks() -> dict[str, Any]:
+    """What each framework's environment holds."""
+    return tomllib.loads((HERE / "frameworks.toml").read_text(encoding="utf-8"))
+
+
+def environment(name: str, alone: list[str], needs: list[str], python: str | None = None) -> Path:
     """The environment's interpreter. One that is complete is left as it is."""
+    ENVIRONMENTS.mkdir(exist_ok=True)
+    (ENVIRONMENTS / ".gitignore").write_text("*\n", encoding="utf-8")
     folder = ENVIRONMENTS / name
     interpreter, done = folder / "bin" / "python", folder / "installed"
     wanted = " ".join([*alone, *needs])
@@ -72,6 +80,4 @@ def _run(command: list[object], **options: object) -> None:
 
 
 if __name__ == "__main__":
-    ENVIRONMENTS.mkdir(exist_ok=True)
-    (ENVIRONMENTS / ".gitignore").write_text("*\n", encoding="utf-8")
     sys.exit(main(sys.argv[1:]))

@@ -7,6 +7,7 @@ import torch
 from grouprl.errors import ModelError
 from grouprl.policy import build_rows, completion_logprobs, logprobs, plan_micro_batches
 from grouprl.policy.probe import probe
+from grouprl.policy.rows import longest_sequence
 
 GROUPS = [
     tiny.group([5, 6, 7, 8], [[9, 10, 11], [12], [13, 14, 15, 16, 1]], group_id="a"),
@@ -29,7 +30,7 @@ def plain_logprobs(policy, prompt, completion, temperature=1.0):
 
 
 def all_logprobs(policy, *, budget, share=None, temperature=1.0, groups=GROUPS):
-    share = policy.prefix_obstacle is None if share is None else share
+    share = policy.can_share(longest_sequence(members(groups))) if share is None else share
     found = {}
     for batch in plan_micro_batches(members(groups), micro_batch_tokens=budget, share_prefix=share):
         rows = build_rows(batch, pad_id=policy.pad_id, share_prefix=share)
@@ -63,10 +64,26 @@ def test_values_and_gradients_equal_the_plain_forward(family, budget):
         assert error <= 1e-4
 
 
+@pytest.mark.parametrize("family", ["gemma3_text", "mistral"])
+def test_a_window_shares_prompts_until_it_bites(family):
+    policy = tiny.policy(family, sliding_window=8)
+    assert policy.prefix_obstacle is None
+    assert policy.can_share(8)
+    assert not policy.can_share(9)
+    longer = [tiny.group([5, 6, 7, 8], [[9, 10, 11], [13, 14, 15, 16, 17, 18, 1]])]
+    reference = [plain_logprobs(policy, g.prompt_token_ids, c.token_ids) for _, g, c in members(longer)]
+    found = all_logprobs(policy, budget=1000, groups=longer)
+    for i, (lp, _) in enumerate(reference):
+        torch.testing.assert_close(found[i][0], lp, atol=1e-4, rtol=0)
+
+
+def test_a_window_below_the_probe_never_shares():
+    assert "exceeds its window of 4" in tiny.policy("mistral", sliding_window=4).prefix_obstacle
+
+
 @pytest.mark.parametrize(
     ("family", "why"),
     [
-        ("gemma3_text", "it has sliding_attention layers"),
         ("mamba", "it has linear_attention layers"),
         ("lfm2", "it has conv layers"),
         ("bloom", "its attention is 'eager'"),

@@ -35,7 +35,10 @@ def completion_logprobs(
         chunks, and runs again in backward.
     """
     hidden = policy.hidden_states(
-        rows.input_ids, position_ids=rows.position_ids, attention_mask=rows.attention_mask
+        rows.input_ids,
+        position_ids=rows.position_ids,
+        attention_mask=rows.attention_mask,
+        layout=rows.packing,
     )
     picked = hidden.flatten(0, 1).index_select(0, rows.source)
     chunk = max(1, CHUNK_ELEMENTS // policy.vocab_size)

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from grouprl.errors import ModelError
+from grouprl.policy.attention import Layout
 from grouprl.policy.quiet import quiet_transformers
 from grouprl.policy.rows import Member, Rows, build_rows
 from grouprl.types import Prompt
@@ -67,6 +68,13 @@ class Policy:
     def max_context(self) -> int | None:
         """Positions the model was made for, or None where the architecture has no limit."""
         return getattr(self.config, "max_position_embeddings", None)
+
+    @property
+    def window(self) -> int | None:
+        """Positions that a sliding-window layer sees, or None where there is no such layer."""
+        kinds = getattr(self.config, "layer_types", None)
+        window = getattr(self.config, "sliding_window", None)
+        return window if kinds is None or "sliding_attention" in kinds else None
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -151,10 +159,14 @@ class Policy:
                 f"({' '.join(str(error).split())}); change its messages"
             ) from error
 
-    def rows(self, batch: Sequence[Sequence[Member]], *, share_prefix: bool | None = None) -> Rows:
+    def can_share(self, longest: int) -> bool:
+        """Whether completions can share their prompt's tokens in a forward of sequences of at most this length: a
+        window of sliding attention must not bite."""
+        return self.prefix_obstacle is None and (self.window is None or longest <= self.window)
+
+    def rows(self, batch: Sequence[Sequence[Member]], *, share_prefix: bool) -> Rows:
         """A micro-batch of `plan_micro_batches` as tensors on this model's device."""
-        share = self.prefix_obstacle is None if share_prefix is None else share_prefix
-        return build_rows(batch, pad_id=self.pad_id, share_prefix=share, device=self.device)
+        return build_rows(batch, pad_id=self.pad_id, share_prefix=share_prefix, device=self.device)
 
     def save(self, folder: Path) -> None:
         """The model with tokenizer and generation config: `from_pretrained` loads the folder."""
@@ -171,16 +183,31 @@ class Policy:
         input_ids: Int[Tensor, "rows length"],
         *,
         position_ids: Int[Tensor, "rows length"],
-        attention_mask: Bool[Tensor, "rows 1 length length"] | Int[Tensor, "rows keys"] | None,
+        attention_mask: Int[Tensor, "rows keys"] | None = None,
         cache: Any = None,
+        layout: Layout | None = None,
     ) -> Float[Tensor, "rows length hidden"]:
-        """The last hidden states: everything but the LM head."""
+        """The last hidden states: everything but the LM head.
+
+        Args:
+            input_ids: Tokens.
+            position_ids: Their positions.
+            attention_mask: 0 where a key is padding; for causal attention.
+            cache: Keys and values of earlier tokens, added to.
+            layout: Who attends to whom, instead of causal attention; for a model whose attention is ours.
+        """
+        options: dict[str, Any] = {}
+        if layout is not None:
+            # A mask of four axes is taken as it is, by every kind of layer; ours does not look at it.
+            options["layout"] = layout
+            attention_mask = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=input_ids.device)
         output = self.model.base_model(
             input_ids=input_ids,
             position_ids=position_ids,
             attention_mask=attention_mask,
             cache=cache,
             use_cache=cache is not None,
+            **options,
         )
         return output.last_hidden_state
 

@@ -7,8 +7,11 @@ from typing import Any
 import torch
 
 from grouprl.errors import ModelError
+from grouprl.policy import attention
+from grouprl.policy.attention import UnsupportedAttention
 from grouprl.policy.logprobs import completion_logprobs
 from grouprl.policy.model import Policy
+from grouprl.policy.rows import Member
 from grouprl.types import Completion, Group, Prompt
 
 TOLERANCE_NATS = 1e-3
@@ -18,9 +21,10 @@ TOLERANCE_NATS = 1e-3
 def probe(policy: Policy) -> str | None:
     """Check the LM head against the model's own forward, and find out whether rows can share a prompt.
 
-    The architecture says most (a state-space layer cannot share a prefix by attention mask); for the rest,
-    two short completions are run both ways and compared, since a model that ignores position ids or the mask
-    would not fail, only be wrong.
+    The architecture says most (a state-space layer cannot share a prefix by attention alone); for the rest,
+    two short completions are run both ways and compared, since a model that ignores position ids or passes
+    nothing on to its attention would not fail, only be wrong. A model that passes keeps our attention in place
+    of its own; without a layout that is transformers' scaled_dot_product_attention.
 
     Args:
         policy: In float32.
@@ -41,25 +45,44 @@ def probe(policy: Policy) -> str | None:
             f"{(plain - own).abs().max():.2g} nats on a probe; its head is of a kind that grouprl does not know "
             f"({type(policy.model).__name__})"
         )
-    if obstacle := _layers_obstacle(policy.config):
-        return obstacle
+    obstacle = _layers_obstacle(policy.config) or _install_attention(policy)
+    if obstacle is None:
+        obstacle = _difference(policy, members, plain)
+        if obstacle is not None:
+            policy.model.set_attn_implementation("sdpa")
+    return obstacle
+
+
+def _difference(policy: Policy, members: list[Member], plain: torch.Tensor) -> str | None:
     try:
         shared, _ = completion_logprobs(policy, policy.rows([members], share_prefix=True))
-    except (ValueError, RuntimeError, TypeError, IndexError) as error:  # its forward takes no 4-D mask
+    except UnsupportedAttention as error:
+        return str(error)
+    except (ValueError, RuntimeError, TypeError, IndexError) as error:
         return f"a probe failed ({type(error).__name__}: {' '.join(str(error).split())})"
     difference = float((shared - plain).abs().max())
     return None if difference <= TOLERANCE_NATS else f"a probe differed by {difference:.2g} nats"
 
 
 def _layers_obstacle(config: Any) -> str | None:
-    kinds = getattr(config, "layer_types", None)
-    if kinds is None:
-        kinds = ["sliding_attention" if getattr(config, "sliding_window", None) else "full_attention"]
-    if other := sorted(set(kinds) - {"full_attention"}):
-        return f"it has {', '.join(other)} layers"
-    attention = getattr(config, "_attn_implementation", None)
-    if attention != "sdpa":  # eager adds a mask of True and False as 1 and 0
-        return f"its attention is {attention!r}, not scaled_dot_product_attention"
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    other = sorted(kinds - {"full_attention", "sliding_attention"})
+    return f"it has {', '.join(other)} layers" if other else None
+
+
+def _install_attention(policy: Policy) -> str | None:
+    """Our attention in place of the model's: why it cannot be, or None."""
+    model = policy.model
+    if model.config._attn_implementation == attention.NAME:
+        return None
+    if (
+        model.config._attn_implementation != "sdpa"
+    ):  # what eager does beside (ALiBi, sinks, a soft cap) is not known
+        return f"its attention is {model.config._attn_implementation!r}, not scaled_dot_product_attention"
+    try:
+        model.set_attn_implementation(attention.register())
+    except (ValueError, AttributeError) as error:
+        return f"its attention cannot be replaced ({' '.join(str(error).split())})"
     return None
 
 

@@ -14,7 +14,7 @@ from grouprl.objectives import loss_denominator, policy_loss, summarise
 from grouprl.objectives.kl import k3
 from grouprl.objectives.ratio import log_ratio
 from grouprl.policy import Policy, Rows, completion_logprobs, plan_micro_batches
-from grouprl.policy.rows import Member
+from grouprl.policy.rows import Member, longest_sequence
 from grouprl.training.config import Config, OptimizerConfig
 from grouprl.types import Group
 
@@ -124,15 +124,16 @@ def update(
         result.warnings.append("nothing was scored: no update was made")
         return result
 
-    plan = plan_micro_batches(
-        active, micro_batch_tokens=config.micro_batch_tokens, share_prefix=policy.prefix_obstacle is None
+    share = policy.can_share(longest_sequence(active))
+    plan = plan_micro_batches(active, micro_batch_tokens=config.micro_batch_tokens, share_prefix=share)
+    batches = [(batch, policy.rows(batch, share_prefix=share)) for batch in plan]
+    old: dict[int, Tensor] = (
+        _old_logprobs(policy, batches, config) if objective.updates_per_rollout > 1 else {}
     )
-    old: dict[int, Tensor] = _old_logprobs(policy, plan, config) if objective.updates_per_rollout > 1 else {}
     sums: dict[str, Tensor] = {}
     for number in range(objective.updates_per_rollout):
         optimizer.zero_grad(set_to_none=True)
-        for k, batch in enumerate(plan):
-            rows = policy.rows(batch)
+        for k, (batch, rows) in enumerate(batches):
             logprobs, entropy = completion_logprobs(policy, rows, temperature=config.rollout.temperature)
             loss, metrics = policy_loss(
                 logprobs,
@@ -157,7 +158,7 @@ def update(
                 sums[name] = sums[name] + value if name in sums else value
             result.tokens += rows.tokens
             if progress is not None:
-                progress(number * len(plan) + k + 1, objective.updates_per_rollout * len(plan))
+                progress(number * len(batches) + k + 1, objective.updates_per_rollout * len(batches))
         result.grad_norm = _clip_gradient(policy, config.optimizer.max_grad_norm)
         if not math.isfinite(result.grad_norm):
             result.warnings.append(
@@ -184,12 +185,11 @@ def _denominator(members: Sequence[Member], scored: Sequence[bool], aggregation:
 
 @torch.no_grad()
 def _old_logprobs(
-    policy: Policy, plan: Sequence[Sequence[Sequence[Member]]], config: Config
+    policy: Policy, batches: Sequence[tuple[object, Rows]], config: Config
 ) -> dict[int, Tensor]:
     """The trainer's own log-probs before the first of several updates, by completion."""
     old: dict[int, Tensor] = {}
-    for batch in plan:
-        rows = policy.rows(batch)
+    for _, rows in batches:
         logprobs, _ = completion_logprobs(policy, rows, temperature=config.rollout.temperature)
         old.update(zip(rows.indices, logprobs))
     return old

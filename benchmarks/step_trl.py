@@ -1,0 +1,96 @@
+"""TRL's side of benchmarks/step.py: one optimizer step of its GRPOTrainer for each line on standard input.
+
+    python benchmarks/step_trl.py JOB.json          in an environment of TRL's own
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+REPORT = os.fdopen(os.dup(1), "w", buffering=1)  # what the libraries print goes to standard error
+os.dup2(2, 1)
+
+import torch  # noqa: E402
+from datasets import Dataset  # noqa: E402
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback  # noqa: E402
+from trl import GRPOConfig, GRPOTrainer  # noqa: E402
+
+NUMBER = re.compile(r"-?\d+")
+
+
+class Turns(TrainerCallback):
+    """Waits for its turn before a step, and reports the step's time."""
+
+    def __init__(self) -> None:
+        self.start = 0.0
+        self.dead_share = 0.0
+
+    def on_step_begin(self, args, state, control, **kwargs) -> None:
+        if not sys.stdin.readline():
+            sys.exit(0)
+        self.start = time.perf_counter()
+
+    def on_step_end(self, args, state, control, **kwargs) -> None:
+        seconds = time.perf_counter() - self.start
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        REPORT.write(json.dumps({"seconds": seconds, "dead_share": self.dead_share, "peak_gib": peak}) + "\n")
+
+
+def main() -> None:
+    job = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    turns = Turns()
+
+    def reward(completions: list[str], answer: list[int], **_: object) -> list[float]:
+        if job["injected"]:
+            values = [float(i % 2) for i in range(len(completions))]
+        else:
+            found = [NUMBER.findall(text) for text in completions]
+            values = [float(bool(n) and int(n[-1]) == a) for n, a in zip(found, answer)]
+        groups = [set(values[i : i + job["G"]]) for i in range(0, len(values), job["G"])]
+        turns.dead_share = sum(len(g) == 1 for g in groups) / len(groups)
+        return values
+
+    per_step = job["groups"] * job["G"]
+    config = GRPOConfig(
+        output_dir=tempfile.mkdtemp(),
+        max_steps=job["steps"],
+        per_device_train_batch_size=8,  # its default
+        gradient_accumulation_steps=per_step // 8,
+        num_generations=job["G"],
+        max_completion_length=job["new_tokens"],
+        generation_kwargs={"min_new_tokens": job["new_tokens"]} if job["fixed_length"] else None,
+        temperature=1.0,
+        loss_type="grpo",
+        beta=0.0,
+        learning_rate=1e-5,
+        lr_scheduler_type="constant",
+        gradient_checkpointing=False,
+        bf16=job["dtype"] == "bfloat16",
+        use_cpu=not torch.cuda.is_available(),
+        shuffle_dataset=False,
+        logging_steps=10**6,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+    )
+    trainer = GRPOTrainer(
+        model=AutoModelForCausalLM.from_pretrained(job["model"], dtype=torch.float32),
+        processing_class=AutoTokenizer.from_pretrained(job["model"], padding_side="left"),
+        reward_funcs=reward,
+        train_dataset=Dataset.from_list(job["prompts"]),
+        args=config,
+        callbacks=[turns],
+    )
+    REPORT.write(json.dumps({"ready": True}) + "\n")
+    trainer.train()
+
+
+if __name__ == "__main__":
+    main()
