@@ -18,6 +18,8 @@ from grouprl.policy import Policy, load_policy
 from grouprl.records import RunFolder
 from grouprl.tasks import Reward, Task
 from grouprl.training import config_from_dict
+from grouprl.training.advantages import Advantages
+from grouprl.training.estimators import load_estimator
 from grouprl.training.events import Listener
 from grouprl.training.trainer import Trainer
 from grouprl.types import Prompt
@@ -68,7 +70,14 @@ def main() -> None:
     )
     task = Task("benchmark", train=prompts, heldout=[], rewards=(Reward("number", reward),))
     last = Last()
-    trainer = Trainer(config, task, policy, RunFolder(Path(tempfile.mkdtemp())), listener=last)
+    trainer = Trainer(
+        config,
+        task,
+        policy,
+        RunFolder(Path(tempfile.mkdtemp())),
+        advantages=Advantages(load_estimator(config), config, task),
+        listener=last,
+    )
     report = os.fdopen(os.dup(1), "w", buffering=1)
     report.write(json.dumps({"ready": True}) + "\n")
     while sys.stdin.readline():

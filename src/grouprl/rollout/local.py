@@ -1,4 +1,4 @@
-"""The local engine: each prompt runs once, its cache is repeated G times, all completions decode together."""
+"""The local engine: each prompt runs once for its group, and all completions decode together."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import torch
 from torch import Tensor
-from transformers.cache_utils import DynamicCache
 
 from grouprl.policy.model import EncodedPrompt, Policy
 from grouprl.rollout.cache import make_cache, only_attention
+from grouprl.rollout.plain import RepeatedPrompts
 from grouprl.rollout.sampling import Sampling, draw, uniforms
+from grouprl.rollout.shared import SharedPrompts
 from grouprl.types import Completion, FinishReason, Group
 
 COMPACT_BELOW = 0.75
@@ -132,7 +133,10 @@ class _Decoder:
         sampling: Sampling,
         draws: np.ndarray,
     ) -> None:
-        self.policy, self.prompts, self.group_size, self.sampling = policy, prompts, group_size, sampling
+        self.policy, self.sampling = policy, sampling
+        longest = max(map(len, prompts)) + sampling.max_new_tokens
+        state = SharedPrompts if policy.can_share(longest) else RepeatedPrompts
+        self.state = state(policy, prompts, group_size, sampling.max_new_tokens)
         self.uniform = torch.from_numpy(draws).to(policy.device)
         rows, limit = draws.shape
         self.tokens = torch.zeros(rows, limit, dtype=torch.long, device=policy.device)
@@ -144,9 +148,8 @@ class _Decoder:
         self.stop_reach = max((len(s.encode()) for s in sampling.stop), default=0) + 4
 
     def run(self) -> tuple[list[list[int]], list[list[float]], list[FinishReason], list[str]]:
-        hidden, mask, position, cache = self._prefill()
+        hidden = self.state.start()
         active = torch.arange(len(self.tokens), device=self.policy.device)
-        compactable = all(hasattr(layer, "batch_select_indices") for layer in cache.layers)
         limit = self.sampling.max_new_tokens
         for t in range(limit):
             token, logprob = draw(self.policy.logits(hidden), self.uniform[active, t], self.sampling)
@@ -156,43 +159,12 @@ class _Decoder:
             left = int(going.sum())
             if left == 0 or t + 1 == limit:
                 break
-            if compactable and left < COMPACT_BELOW * len(active):
+            if self.state.can_drop and left < COMPACT_BELOW * len(active):
                 kept = going.nonzero()[:, 0]
-                cache.batch_select_indices(kept)
-                active, token, mask, position = active[kept], token[kept], mask[kept], position[kept]
-            mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
-            hidden = self._forward(token[:, None], position[:, None], mask, cache)
-            position = position + 1
+                self.state.keep(kept)
+                active, token = active[kept], token[kept]
+            hidden = self.state.next(token)
         return self._collect()
-
-    def _prefill(self) -> tuple[Tensor, Tensor, Tensor, DynamicCache]:
-        """Run each prompt once, left-padded, and repeat what it leaves for its G completions."""
-        width = max(map(len, self.prompts))
-        cache = make_cache(self.policy.config, room=width + self.sampling.max_new_tokens)
-        shared = all(hasattr(layer, "batch_repeat_interleave") for layer in cache.layers)
-        repeats = 1 if shared else self.group_size
-        ids = torch.full((len(self.prompts), width), self.policy.pad_id)
-        mask = torch.zeros((len(self.prompts), width), dtype=torch.long)
-        for row, prompt in enumerate(self.prompts):
-            ids[row, width - len(prompt) :] = torch.tensor(prompt)
-            mask[row, width - len(prompt) :] = 1
-        ids, mask = (x.repeat_interleave(repeats, dim=0).to(self.policy.device) for x in (ids, mask))
-        positions = (mask.cumsum(-1) - 1).clamp_(min=0)
-        hidden = self._forward(ids, positions, mask, cache)
-        position = mask.sum(-1)
-        if shared:
-            cache.batch_repeat_interleave(self.group_size)
-            hidden, mask, position = (
-                x.repeat_interleave(self.group_size, dim=0) for x in (hidden, mask, position)
-            )
-        return hidden, mask, position, cache
-
-    def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor, cache: DynamicCache) -> Tensor:
-        """Hidden states of the last position. Recurrent layers take no mask: their batches have no padding."""
-        attention_mask = mask if only_attention(cache) else None
-        return self.policy.hidden_states(
-            ids, position_ids=positions, attention_mask=attention_mask, cache=cache
-        )[:, -1]
 
     def _going(self, rows: Tensor, t: int) -> Tensor:
         """Note which rows the token at `t` ends, and say which are still going. Ended rows may stay in the batch

@@ -9,6 +9,10 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
+
+BLOCK = 256
+"""Tokens of the vocabulary that are summed up together before one of them is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +75,13 @@ def draw(
     logits = logits.float()
     if sampling.temperature == 0:
         tokens = logits.argmax(-1)
-    else:
-        logits = logits / sampling.temperature
-        tokens = _invert(_keep(logits, sampling), uniform)
-    logprobs = logits.gather(-1, tokens[:, None])[:, 0] - logits.logsumexp(-1)
-    return tokens, logprobs
+        return tokens, logits.gather(-1, tokens[:, None])[:, 0] - logits.logsumexp(-1)
+    logits = logits / sampling.temperature if sampling.temperature != 1 else logits
+    kept = _keep(logits, sampling)
+    tokens, normaliser = _invert(kept, uniform)
+    if kept is not logits:
+        normaliser = logits.logsumexp(-1)
+    return tokens, logits.gather(-1, tokens[:, None])[:, 0] - normaliser
 
 
 def _keep(logits: Float[Tensor, "rows vocab"], sampling: Sampling) -> Float[Tensor, "rows vocab"]:
@@ -93,8 +99,33 @@ def _keep(logits: Float[Tensor, "rows vocab"], sampling: Sampling) -> Float[Tens
     return logits
 
 
-def _invert(logits: Float[Tensor, "rows vocab"], uniform: Float[Tensor, " rows"]) -> Int[Tensor, " rows"]:
-    """The first token whose cumulative probability exceeds u. A token of probability 0 is never drawn."""
-    cumulative = logits.softmax(-1, dtype=torch.float64).cumsum(-1)
-    threshold = uniform[:, None] * cumulative[:, -1:]
-    return torch.searchsorted(cumulative, threshold, right=True)[:, 0].clamp_(max=logits.shape[-1] - 1)
+def _invert(
+    logits: Float[Tensor, "rows vocab"], uniform: Float[Tensor, " rows"]
+) -> tuple[Int[Tensor, " rows"], Float[Tensor, " rows"]]:
+    """The first token whose cumulative probability exceeds u, and log Σ exp(logits). A token of probability 0 is
+    never drawn.
+
+    Searched in two steps, first for the block that holds it and then in the block: the vocabulary is passed over
+    twice, in float32, and only sums and one block a row are accumulated, in float64.
+    """
+    highest = logits.amax(-1, keepdim=True)
+    weights = (logits - highest).exp_()
+    if rest := -weights.shape[-1] % BLOCK:
+        weights = pad(weights, (0, rest))
+    blocks = weights.unflatten(-1, (-1, BLOCK))
+    until = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
+    total = until[:, -1:]
+    block, before = _find(until, uniform[:, None].clamp(max=1 - 2**-53) * total)
+    inside = blocks.gather(1, block[:, :, None].expand(-1, 1, BLOCK))[:, 0].double().cumsum(-1)
+    threshold = (uniform[:, None] * total - before).minimum(inside[:, -1:] * (1 - 2**-53))
+    place, _ = _find(inside, threshold)
+    return (block * BLOCK + place)[:, 0], (total.log().float() + highest)[:, 0]
+
+
+def _find(
+    cumulative: Float[Tensor, "rows n"], threshold: Float[Tensor, "rows 1"]
+) -> tuple[Int[Tensor, "rows 1"], Float[Tensor, "rows 1"]]:
+    """Where a cumulative sum first exceeds a threshold below its last value, and what it is before that."""
+    place = torch.searchsorted(cumulative, threshold, right=True).clamp_(max=cumulative.shape[-1] - 1)
+    before = cumulative.gather(-1, (place - 1).clamp(min=0)).masked_fill_(place == 0, 0.0)
+    return place, before
