@@ -1,6 +1,6 @@
 """grouprl's side of benchmarks/step.py: one training step, records included, for each line on standard input.
 
-    python benchmarks/step_ours.py JOB.json
+python benchmarks/step_ours.py JOB.json
 """
 
 from __future__ import annotations

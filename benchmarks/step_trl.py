@@ -1,6 +1,6 @@
 """TRL's side of benchmarks/step.py: one optimizer step of its GRPOTrainer for each line on standard input.
 
-    python benchmarks/step_trl.py JOB.json          in an environment of TRL's own
+python benchmarks/step_trl.py JOB.json          in an environment of TRL's own
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from grouprl.policy import Policy
+from grouprl.policy.layers import use_lean_layers
 from grouprl.policy.probe import probe
 from grouprl.types import Completion, Group, Prompt
 
@@ -89,6 +90,7 @@ def policy(family: str = "llama", *, seed: int = 0, **overrides: Any) -> Policy:
                 parameter.normal_(0, 0.3)
     model.generation_config.eos_token_id = 1
     model.generation_config.pad_token_id = 1
+    use_lean_layers(model)
     made = Policy(model, tok, name=f"tiny {family}")
     made.prefix_obstacle = probe(made)
     return made

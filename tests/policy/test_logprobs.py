@@ -5,7 +5,7 @@ import tiny
 import torch
 
 from grouprl.errors import ModelError
-from grouprl.policy import build_rows, completion_logprobs, logprobs, plan_micro_batches
+from grouprl.policy import build_rows, completion_logprobs, head, plan_micro_batches
 from grouprl.policy.probe import probe
 from grouprl.policy.rows import longest_sequence
 
@@ -105,7 +105,7 @@ def test_a_model_that_can_share_a_prompt_does(family):
 def test_the_head_in_chunks_equals_the_head_at_once(monkeypatch):
     policy = tiny.policy()
     whole = all_logprobs(policy, budget=1000)
-    monkeypatch.setattr(logprobs, "CHUNK_ELEMENTS", policy.vocab_size * 2)  # two tokens at a time
+    monkeypatch.setattr(head, "CHUNK_ELEMENTS", policy.vocab_size * 2)  # two tokens at a time
     for i, (lp, entropy) in all_logprobs(policy, budget=1000).items():
         torch.testing.assert_close(lp, whole[i][0])
         torch.testing.assert_close(entropy, whole[i][1])
@@ -119,22 +119,22 @@ def test_temperature_divides_the_logits():
         torch.testing.assert_close(found[i][0], expected, atol=1e-4, rtol=0)
 
 
-def test_logits_of_two_tokens_at_half_temperature():
-    """log softmax([2, 0] / 0.5)[0] = −log(1 + e^−4) = −0.018150; at T = 1 it would be −0.126928."""
-    policy = tiny.policy()
-    policy.logits = lambda hidden: torch.tensor([[2.0, 0.0]]).expand(len(hidden), 2)
-    target = torch.tensor([0])
-    half, _ = logprobs._head_chunk(policy, torch.zeros(1, 32), target, 0.5)
-    one, _ = logprobs._head_chunk(policy, torch.zeros(1, 32), target, 1.0)
-    assert half.item() == pytest.approx(-0.0181499, abs=1e-6)
-    assert one.item() == pytest.approx(-0.1269280, abs=1e-6)
+class DoubledHead(torch.nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
 
 
 def test_a_head_that_is_not_known_is_refused():
     policy = tiny.policy()
-    original = policy.model.lm_head.forward
-    policy.logits = lambda hidden: 2 * original(hidden).float()
+    policy.model.lm_head.__class__ = DoubledHead
     with pytest.raises(ModelError, match="its head is of a kind that grouprl does not know"):
+        probe(policy)
+
+
+def test_a_head_that_is_no_linear_layer_is_refused():
+    policy = tiny.policy()
+    policy.model.lm_head = torch.nn.Sequential(policy.model.lm_head)
+    with pytest.raises(ModelError, match="its head is a Sequential, expected a linear layer"):
         probe(policy)
 
 

@@ -19,14 +19,9 @@ def test_a_row_by_hand():
     assert rows.source.tolist() == [2, 3, 2, 4, 5]
     assert rows.target.tolist() == [8, 9, 10, 11, 12]
     assert rows.completion_mask.tolist() == [[True, True, False], [True, True, True]]
-    assert rows.attention_mask[0, 0].int().tolist() == [
-        [1, 0, 0, 0, 0, 0],
-        [1, 1, 0, 0, 0, 0],
-        [1, 1, 1, 0, 0, 0],
-        [1, 1, 1, 1, 0, 0],
-        [1, 1, 1, 0, 1, 0],
-        [1, 1, 1, 0, 1, 1],
-    ]
+    assert rows.attention_mask is None
+    assert rows.packing.rows == ((0, 3, 6, 2),)
+    assert rows.packing.longest == 5
 
 
 def test_eos_is_trained_where_the_pad_token_is_eos():
@@ -39,18 +34,30 @@ def test_eos_is_trained_where_the_pad_token_is_eos():
     assert rows.target.tolist() == [5, 7, 1, 5, 7, 8, 9, 1]
 
 
-def test_padding_attends_only_to_padding_and_nothing_attends_to_it():
-    short = tiny.group([5, 6], [[10, 11]], group_id="h")  # 3 tokens beside a row of 6
+def test_rows_that_share_a_prompt_follow_one_another_without_padding():
+    short = tiny.group([5, 6], [[10, 11]], group_id="h")
     rows = build_rows([MEMBERS, [(2, short, short.completions[0])]], pad_id=1, share_prefix=True)
-    assert rows.input_ids[1].tolist() == [5, 6, 10, 1, 1, 1]
-    assert rows.attention_mask[1, 0].int().tolist() == [
-        [1, 0, 0, 0, 0, 0],
-        [1, 1, 0, 0, 0, 0],
-        [1, 1, 1, 0, 0, 0],
-        [0, 0, 0, 1, 0, 0],  # no row of the mask is empty: softmax over nothing is NaN
-        [0, 0, 0, 1, 1, 0],
-        [0, 0, 0, 1, 1, 1],
-    ]
+    assert rows.input_ids.tolist() == [[5, 6, 7, 8, 10, 11, 5, 6, 10]]
+    assert rows.position_ids.tolist() == [[0, 1, 2, 3, 3, 4, 0, 1, 2]]
+    assert rows.packing.rows == ((0, 3, 6, 2), (6, 8, 9, 1))
+
+
+def test_rows_of_their_own_are_padded_and_masked():
+    short = tiny.group([5, 6], [[10, 11]], group_id="h")
+    rows = build_rows([[MEMBERS[1]], [(2, short, short.completions[0])]], pad_id=1, share_prefix=False)
+    assert rows.input_ids.tolist() == [[5, 6, 7, 10, 11], [5, 6, 10, 1, 1]]
+    assert rows.attention_mask.tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]
+    assert rows.packing is None
+
+
+def test_micro_batches_are_of_about_one_size():
+    """Eight rows of 155 tokens and room for seven: four and four, not seven and one."""
+    groups = [tiny.group([3] * 35, [[4] * 16] * 8, group_id=str(k)) for k in range(8)]
+    pairs = [(g, c) for g in groups for c in g.completions]
+    plan = plan_micro_batches(
+        [(i, g, c) for i, (g, c) in enumerate(pairs)], micro_batch_tokens=7 * 155, share_prefix=True
+    )
+    assert [len(batch) for batch in plan] == [4, 4]
 
 
 def test_a_long_prompt_does_not_cut_its_group():

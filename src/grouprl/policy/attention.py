@@ -121,12 +121,13 @@ class Packing:
         return x.transpose(1, 2).flatten(0, 1).index_select(0, self.slots).transpose(0, 1)[None]
 
     def join(self, prompts: Sequence[Tensor], completions: Tensor) -> Tensor:
-        """The whole sequence from each row's prompt and all completions' tokens; tokens on axis 2."""
+        """The whole sequence from each row's prompt and all completions' tokens, on axis 2; in memory token by
+        token, as the projection behind it reads them."""
         parts, done = [], 0
         for prompt, (_, middle, end, _) in zip(prompts, self.rows, strict=True):
             parts += [prompt, completions[:, :, done : done + end - middle]]
             done += end - middle
-        return torch.cat(parts, dim=2)
+        return torch.cat([part.transpose(1, 2) for part in parts], dim=1).transpose(1, 2)
 
 
 def pack(rows: Sequence[tuple[int, Sequence[int]]], device: torch.device | str = "cpu") -> Packing:

@@ -9,7 +9,7 @@ import torch
 
 from grouprl.errors import ConfigError, ModelError
 from grouprl.policy.bundled import BUNDLED, bundled_model, cache_folder
-from grouprl.policy.matmul import use_fast_matmul
+from grouprl.policy.layers import use_lean_layers
 from grouprl.policy.model import Policy
 from grouprl.policy.probe import probe
 from grouprl.policy.quiet import quiet_transformers
@@ -37,7 +37,7 @@ def load_policy(name: str = BUNDLED, *, device: str = "auto") -> Policy:
         try:
             tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
             model = _load_model(AutoModelForCausalLM, path).to(place)
-            use_fast_matmul(model)
+            use_lean_layers(model)
             policy = Policy(model, tokenizer, name=name)
             policy.prefix_obstacle = probe(policy)
         except ModelError:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
+from grouprl.policy.head import token_logprobs
 from grouprl.policy.model import Policy
 from grouprl.policy.rows import Rows
-
-CHUNK_ELEMENTS = 2**24
-"""Most logits that exist at once (64 MiB in float32)."""
 
 
 def completion_logprobs(
@@ -41,37 +38,8 @@ def completion_logprobs(
         layout=rows.packing,
     )
     picked = hidden.flatten(0, 1).index_select(0, rows.source)
-    chunk = max(1, CHUNK_ELEMENTS // policy.vocab_size)
-    parts = [
-        checkpoint(
-            _head_chunk,
-            policy,
-            picked[i : i + chunk],
-            rows.target[i : i + chunk],
-            temperature or 1.0,
-            use_reentrant=False,
-            preserve_rng_state=False,
-        )
-        for i in range(0, len(picked), chunk)
-    ]
+    with torch.autocast(picked.device.type, enabled=False):
+        logprobs, entropies = token_logprobs(policy.head, picked, rows.target, temperature or 1.0)
     shape = rows.completion_mask.shape
-    if not parts:
-        empty = picked.new_zeros(shape, dtype=torch.float32)
-        return empty + 0 * hidden.sum(), empty
-    flat = picked.new_zeros(shape.numel(), dtype=torch.float32)
-    logprobs = flat.scatter(0, rows.slot, torch.cat([lp for lp, _ in parts]))
-    entropies = flat.scatter(0, rows.slot, torch.cat([h for _, h in parts]))
-    return logprobs.view(shape), entropies.view(shape)
-
-
-def _head_chunk(
-    policy: Policy, hidden: Float[Tensor, "n hidden"], target: Int[Tensor, " n"], temperature: float
-) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-    logits = policy.logits(hidden)
-    if temperature != 1.0:
-        logits = logits / temperature
-    normaliser = logits.logsumexp(-1)
-    logprobs = logits.gather(-1, target[:, None])[:, 0] - normaliser
-    with torch.no_grad():
-        entropy = normaliser - ((logits - normaliser[:, None]).exp() * logits).sum(-1)
-    return logprobs, entropy
+    flat = logprobs.new_zeros(shape.numel())
+    return flat.scatter(0, rows.slot, logprobs).view(shape), flat.scatter(0, rows.slot, entropies).view(shape)

@@ -1,28 +1,31 @@
-"""Linear layers through oneDNN on processors where torch's own float32 matrix product is the slow one.
+"""The float32 matrix product that is fastest here, and gradients added up where they belong.
 
 On x86 torch multiplies float32 matrices with MKL, which keeps its AVX-512 kernels for Intel's processors. oneDNN,
 which comes with torch too, has them for all: on an AMD EPYC (Zen 5) it is about twice as fast. torch has no switch
-between them, so the linear layers of a policy change their class: same parameters, same state dict, same gradient.
+between them.
 """
 
 from __future__ import annotations
 
 import platform
 from functools import cache
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import linear
+
+SLICE = 8192
+"""Rows of a weight whose gradient is worked out together."""
 
 
-def use_fast_matmul(model: nn.Module) -> None:
-    """Give a model's linear layers the faster float32 product, where there is one. Elsewhere they stay as they are."""
-    if not onednn_is_faster():
-        return
-    for module in model.modules():
-        if type(module) is nn.Linear:
-            module.__class__ = OneDnnLinear
+def product(
+    x: Float[Tensor, "n inputs"], weight: Float[Tensor, "outputs inputs"], bias: Tensor | None = None
+) -> Float[Tensor, "n outputs"]:
+    """x Wᵀ + b, of any strides. No gradient flows through it."""
+    if x.dtype == torch.float32 and x.device.type == "cpu" and onednn_is_faster():
+        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return linear(x, weight, bias)
 
 
 @cache
@@ -35,52 +38,51 @@ def onednn_is_faster() -> bool:
         return False
     if not (torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")):
         return False
-    x, weight = torch.randn(3, 5), torch.randn(4, 5)
+    x, weight = torch.eye(3, 5), torch.ones(4, 5)
     try:
-        return torch.allclose(_product(x, weight), x @ weight.T, atol=1e-5)
+        found = torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
     except (RuntimeError, TypeError):  # another version's signature
         return False
+    return torch.equal(found, x @ weight.T)
 
 
-class OneDnnLinear(nn.Linear):
-    """A linear layer whose float32 products on a CPU go through oneDNN; in other types and places a plain one."""
+def accumulate(
+    weight: Tensor, total: Tensor | None, grad: Float[Tensor, "n outputs"], x: Float[Tensor, "n inputs"]
+) -> Tensor | None:
+    """Add gᵀ x to a weight's gradient, slice by slice, without a copy of its size.
 
-    def forward(self, input: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
-        plain = (
-            input.dtype != torch.float32
-            or self.weight.dtype != torch.float32
-            or input.device.type != "cpu"
-            or torch.is_autocast_enabled("cpu")
-            or torch.compiler.is_compiling()
-        )
-        if plain:
-            return super().forward(input)
-        out: Tensor = _OneDnnLinear.apply(input.reshape(-1, self.in_features), self.weight, self.bias)
-        return out.view(*input.shape[:-1], self.out_features)
+    Args:
+        weight: Where it is a leaf that nothing watches, its `.grad` takes the sum.
+        total: What has been added up so far, where it is not.
+        grad: g.
+        x: What the layer was given.
 
-
-class _OneDnnLinear(torch.autograd.Function):
-    """x Wᵀ + b, with gradients g W, gᵀ x and Σ g."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return _product(x, weight, bias)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-        return (
-            _product(grad, weight.T) if needs_x else None,
-            _product(grad.T, x.T) if needs_weight else None,
-            grad.sum(0) if needs_bias else None,
-        )
+    Returns:
+        The new total for autograd, or None where `.grad` has it already.
+    """
+    direct = takes_gradient(weight)
+    into = gradient_of(weight) if direct else (torch.zeros_like(weight) if total is None else total)
+    for i in range(0, len(weight), SLICE):
+        into[i : i + SLICE].add_(product(grad[:, i : i + SLICE].T, x.T))
+    return None if direct else into
 
 
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x Wᵀ + b. Any strides."""
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+def takes_gradient(weight: Tensor) -> bool:
+    """Whether a gradient may be put into `.grad` directly: no hook would miss it."""
+    return (
+        type(weight) is nn.Parameter
+        and weight.is_leaf
+        and weight.requires_grad
+        and not weight._backward_hooks
+        and not getattr(weight, "_post_accumulate_grad_hooks", None)
+    )
+
+
+def gradient_of(weight: Tensor) -> Tensor:
+    """`.grad`, made of zeros where there is none yet."""
+    if weight.grad is None:
+        weight.grad = torch.zeros_like(weight)
+    return weight.grad
 
 
 def _processor() -> str:

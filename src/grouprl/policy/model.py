@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from grouprl.errors import ModelError
 from grouprl.policy.attention import Layout
+from grouprl.policy.head import Head
 from grouprl.policy.quiet import quiet_transformers
 from grouprl.policy.rows import Member, Rows, build_rows
 from grouprl.types import Prompt
@@ -62,7 +63,7 @@ class Policy:
 
     @property
     def vocab_size(self) -> int:
-        return int(self.model.get_output_embeddings().weight.shape[0])
+        return len(self.head.weight)
 
     @property
     def max_context(self) -> int | None:
@@ -211,20 +212,23 @@ class Policy:
         )
         return output.last_hidden_state
 
-    def logits(self, hidden: Float[Tensor, "*n hidden"]) -> Float[Tensor, "*n vocab"]:
-        """The LM head in float32, with the scaling and soft cap that some families put behind it.
+    @property
+    def head(self) -> Head:
+        """What makes logits of hidden states.
 
-        Cohere multiplies by `logit_scale`, Granite divides by `logits_scaling`, the Gemmas cap with tanh.
-        `policy.probe` compares this with the model's own forward, so a family with a head of another kind is
-        refused rather than trained wrongly.
+        Raises:
+            ModelError: It is not a linear layer.
         """
-        logits = self.model.get_output_embeddings()(hidden).float()
-        config = self.config
-        if (scale := getattr(config, "logit_scale", None)) is not None:
-            logits = logits * scale
-        if (scale := getattr(config, "logits_scaling", None)) is not None:
-            logits = logits / scale
-        for name in ("final_logit_softcapping", "logits_soft_cap"):
-            if (cap := getattr(config, name, None)) is not None:
-                logits = torch.tanh(logits / cap) * cap
-        return logits
+        linear, config = self.model.get_output_embeddings(), self.config
+        if not isinstance(linear, nn.Linear):
+            raise ModelError(
+                f"{self.name}: its head is a {type(linear).__name__}, expected a linear layer; take another model"
+            )
+        scale = getattr(config, "logit_scale", None) or 1.0
+        scale /= getattr(config, "logits_scaling", None) or 1.0
+        cap = getattr(config, "final_logit_softcapping", None) or getattr(config, "logits_soft_cap", None)
+        return Head(linear.weight, linear.bias, float(scale), cap)
+
+    def logits(self, hidden: Float[Tensor, "*n hidden"]) -> Float[Tensor, "*n vocab"]:
+        """The LM head in float32. See `Head`."""
+        return self.head.logits(hidden)

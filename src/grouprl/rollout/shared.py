@@ -112,7 +112,9 @@ class SharedPrompts:
         out = self._to_completions(self._to_prompts(of_prompt) @ values, q.shape[2]) + of_own @ v
         return out.flatten(1, 2)[:, None]
 
-    def _to_prompts(self, x: Float[Tensor, "completions kv_heads n d"]) -> Float[Tensor, "prompts kv_heads m d"]:
+    def _to_prompts(
+        self, x: Float[Tensor, "completions kv_heads n d"]
+    ) -> Float[Tensor, "prompts kv_heads m d"]:
         """The completions of a prompt beside one another: m = n times the most completions of a prompt."""
         if not self._even:
             x = torch.cat([x, x.new_zeros(1, *x.shape[1:])]).index_select(0, self._table)
@@ -140,7 +142,9 @@ class _Layer(DynamicLayer):
         super().__init__()
         self._room, self._used = room, -1  # −1 until the prompts have run
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
         if self._used < 0:
             self.lazy_initialization(key_states, value_states)
             self.keys, self.values = key_states, value_states

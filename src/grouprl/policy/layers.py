@@ -1,0 +1,155 @@
+"""Layers that do the same with less time or memory, put in place of a model's own by changing their class.
+
+Parameters, state dict and names stay, so a model saves, loads and copies as before. Each keeps its gradient exact and
+steps back where something is unusual (another type, autocast, a compiled graph).
+"""
+
+from __future__ import annotations
+
+import inspect
+from functools import cache
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from grouprl.policy.matmul import gradient_of, onednn_is_faster, product, takes_gradient
+
+GATED_MLP = "self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))"
+"""What the forward of a gated MLP says, in transformers' own words, in every family that has one."""
+
+
+def use_lean_layers(model: nn.Module) -> None:
+    """Change the class of the layers that have a leaner form. In place; a second call changes nothing."""
+    for module in model.modules():
+        if type(module) is nn.Linear and onednn_is_faster():
+            module.__class__ = LeanLinear
+        elif type(module) is nn.Embedding:
+            module.__class__ = LeanEmbedding
+        elif _is_gated_mlp(type(module)):
+            module.__class__ = _lean_mlp(type(module))
+
+
+def _is_plain(*tensors: Tensor) -> bool:
+    """float32, outside autocast and compilation: where the leaner forms apply."""
+    return (
+        all(x.dtype == torch.float32 for x in tensors)
+        and not torch.is_autocast_enabled(tensors[0].device.type)
+        and not torch.compiler.is_compiling()
+    )
+
+
+class LeanLinear(nn.Linear):
+    """A linear layer whose float32 products on a CPU go through oneDNN."""
+
+    def forward(self, input: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
+        if not _is_plain(input, self.weight) or input.device.type != "cpu":
+            return super().forward(input)
+        out: Tensor = _Linear.apply(input.reshape(-1, self.in_features), self.weight, self.bias)
+        return out.view(*input.shape[:-1], self.out_features)
+
+
+class _Linear(torch.autograd.Function):
+    """x Wᵀ + b, with gradients g W, gᵀ x and Σ g."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return product(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        return (
+            product(grad, weight.T) if needs_x else None,
+            product(grad.T, x.T) if needs_weight else None,
+            grad.sum(0) if needs_bias else None,
+        )
+
+
+class LeanEmbedding(nn.Embedding):
+    """An embedding whose gradient is added where it belongs, not to a table of zeros as large as the weight."""
+
+    def forward(self, input: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch width"]:
+        usual = self.max_norm is None and not self.scale_grad_by_freq and not self.sparse
+        if not (usual and torch.is_grad_enabled() and takes_gradient(self.weight) and _is_plain(self.weight)):
+            return super().forward(input)
+        out: Tensor = _Embedding.apply(self.weight, input, self.padding_idx)
+        return out
+
+
+class _Embedding(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, ids: Tensor, padding_idx: int | None) -> Tensor:
+        ctx.save_for_backward(ids)
+        ctx.weight, ctx.padding_idx = weight, padding_idx
+        return weight[ids]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, None]:
+        (ids,) = ctx.saved_tensors
+        if ctx.padding_idx is not None:
+            grad = grad.masked_fill((ids == ctx.padding_idx)[..., None], 0.0)
+        # Sorted, so that a token that occurs twice is added up in one order on every device.
+        distinct, place = ids.flatten().unique(return_inverse=True)
+        rows = grad.new_zeros(len(distinct), grad.shape[-1]).index_add_(0, place, grad.flatten(0, -2))
+        gradient_of(ctx.weight)[distinct] += rows
+        return None, None, None
+
+
+class LeanGatedMlp(nn.Module):
+    """down(act(gate(x)) · up(x)) that keeps gate and up for backward, and works the rest out again."""
+
+    def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch hidden"]:
+        gate, up, down = self.gate_proj(x), self.up_proj(x), self.down_proj
+        if not (
+            torch.is_grad_enabled() and type(down) in (nn.Linear, LeanLinear) and _is_plain(gate, down.weight)
+        ):
+            return down(self.act_fn(gate) * up)
+        out: Tensor = _GatedDown.apply(
+            gate.flatten(0, -2), up.flatten(0, -2), down.weight, down.bias, self.act_fn
+        )
+        return out.view(*x.shape[:-1], -1)
+
+
+class _GatedDown(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, gate: Tensor, up: Tensor, weight: Tensor, bias: Tensor | None, activation: nn.Module
+    ) -> Tensor:
+        ctx.save_for_backward(gate, up, weight)
+        ctx.activation = activation
+        return product(activation(gate).mul_(up), weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        gate, up, weight = ctx.saved_tensors
+        with torch.enable_grad():
+            gate = gate.detach().requires_grad_()
+            activated = ctx.activation(gate)
+        values = activated.detach()
+        grad_weight = product(grad.T, (values * up).T) if ctx.needs_input_grad[2] else None
+        grad_gated = product(grad, weight.T)
+        grad_up = grad_gated * values
+        (grad_gate,) = torch.autograd.grad(activated, gate, grad_gated.mul_(up))
+        return grad_gate, grad_up, grad_weight, grad.sum(0) if ctx.needs_input_grad[3] else None, None
+
+
+@cache
+def _lean_mlp(family: type[nn.Module]) -> type[nn.Module]:
+    return type(f"Lean{family.__name__}", (LeanGatedMlp, family), {})
+
+
+@cache
+def _is_gated_mlp(family: type[nn.Module]) -> bool:
+    """Whether a class's forward is the gated MLP and nothing else."""
+    if issubclass(family, LeanGatedMlp) or not family.__module__.startswith("transformers."):
+        return False
+    try:
+        body = inspect.getsource(family.forward).partition("\n")[2]
+    except (OSError, TypeError):
+        return False
+    words = " ".join(body.split())
+    return words in (f"down_proj = {GATED_MLP} return down_proj", f"return {GATED_MLP}")
