@@ -74,6 +74,7 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, default="quickstart")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--steps", type=int, default=5, help="after one to warm up")
+    parser.add_argument("--config", default="{}", help="further configuration of grouprl's side, as JSON")
     parser.add_argument("--only", choices=["ours", "trl"], help="measure one side alone")
     parser.add_argument("--variant", choices=["fixed", "sampled"], help="measure one variant alone")
     arguments = parser.parse_args()
@@ -115,7 +116,7 @@ def make_job(shape: Shape, variant: str, arguments: argparse.Namespace) -> dict[
         "fixed_length": fixed,
         "injected": fixed or shape.alive,
         "dtype": arguments.dtype,
-        "config": {},
+        "config": json.loads(arguments.config),
     }
 
 
@@ -146,8 +147,8 @@ class Side:
     def __init__(self, name: str, job: Path) -> None:
         python = sys.executable if name == "ours" else str(environment("trl", **frameworks()["trl"]))
         command = [python, str(HERE / f"step_{name}.py"), str(job)]
-        self.errors = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen(  # noqa: S603
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (open as long as the process)
+        self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True
         )
         self.steps: list[dict[str, float]] = []

@@ -21,6 +21,7 @@ from grouprl.training import config_from_dict
 from grouprl.training.advantages import Advantages
 from grouprl.training.estimators import load_estimator
 from grouprl.training.events import Listener
+from grouprl.training.run import _prepare
 from grouprl.training.trainer import Trainer
 from grouprl.types import Prompt
 
@@ -57,17 +58,16 @@ def main() -> None:
     policy = load_policy(job["model"])
     if job["fixed_length"]:
         policy.__class__ = Endless
-    config = config_from_dict(
-        {
-            "steps": job["steps"],
-            "rollout": {
-                "group_size": job["G"],
-                "prompts_per_step": job["groups"],
-                "max_new_tokens": job["new_tokens"],
-            },
-            **job.get("config", {}),
-        }
-    )
+    further = job["config"]
+    rollout = {
+        "group_size": job["G"],
+        "prompts_per_step": job["groups"],
+        "max_new_tokens": job["new_tokens"],
+        "sampler_dtype": job["dtype"],
+        **further.pop("rollout", {}),
+    }
+    config = config_from_dict({"steps": job["steps"], "dtype": job["dtype"], "rollout": rollout, **further})
+    config, _ = _prepare(policy, config)
     task = Task("benchmark", train=prompts, heldout=[], rewards=(Reward("number", reward),))
     last = Last()
     trainer = Trainer(

@@ -84,8 +84,7 @@ def test_any_rows_equal_an_explicit_mask(rows):
 @pytest.mark.parametrize("function", [through_the_kernel, through_torch])
 def test_bfloat16_is_within_its_rounding(function):
     found = value_and_gradients(function, ROWS[0], dtype=torch.bfloat16)
-    expected = value_and_gradients(explicit, ROWS[0])
-    for a, b in zip(found, expected):
+    for a in found:
         assert a.dtype == torch.bfloat16
         assert a.isfinite().all()
     exact = explicit(*(x.double() for x in states(ROWS[0], dtype=torch.bfloat16)), ROWS[0])
@@ -110,7 +109,7 @@ def test_a_value_of_another_width_goes_through_torch():
 @pytest.mark.parametrize("name", ["softcap", "s_aux", "position_bias"])
 def test_what_a_layout_does_not_know_is_refused(name):
     q, k, v = states(ROWS[3])
-    with pytest.raises(attention.UnsupportedAttention, match=name):
+    with pytest.raises(attention.UnsupportedAttentionError, match=name):
         attention._attention(
             torch.nn.Identity(), q, k, v, None, layout=pack(ROWS[3]), **{name: torch.ones(1)}
         )

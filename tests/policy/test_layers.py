@@ -60,7 +60,7 @@ def test_loss_and_gradients_stay(family, onednn):
 
 def test_names_parameters_and_copies_stay(onednn):
     made = model("llama")
-    before = {name: p for name, p in made.state_dict().items()}
+    before = dict(made.state_dict())
     use_lean_layers(made)
     kinds = [type(m) for m in made.modules()]
     use_lean_layers(made)

@@ -435,9 +435,9 @@ def test_a_family_that_cannot_share_a_prefix_trains_and_says_so(make, tmp_path):
         def started(self, config, path, *, machine, step, notes):
             self.notes = list(notes)
 
-    folder, notes = tiny.save(tmp_path / "gemma", family="gemma3_text"), Notes()
+    folder, notes = tiny.save(tmp_path / "lfm2", family="lfm2"), Notes()
     run = train(make(model=str(folder)), listener=notes)
     assert (
-        "prompts are run once a completion, not once a group: it has sliding_attention layers" in notes.notes
+        "prompts are run once a completion, not once a group: it has conv layers" in notes.notes
     )
     assert len(run.metrics) == 4

@@ -24,19 +24,20 @@ from torch.nn.functional import scaled_dot_product_attention
 NAME = "grouprl"
 """The attention's name in transformers' registry."""
 
-_flash = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
-_flash_backward = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)
+_flash: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
+_flash_backward: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)
 
 
-class UnsupportedAttention(RuntimeError):
+class UnsupportedAttentionError(RuntimeError):
     """A layer asks for something that rows with a shared prompt do not have."""
 
 
 class Layout(Protocol):
     """Which tokens of a forward see which."""
 
-    longest: int
-    """No token sees more positions than this."""
+    @property
+    def longest(self) -> int:
+        """No token sees more positions than this."""
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """(batch, heads, tokens, width) each → (batch, tokens, heads, width)."""
@@ -68,11 +69,15 @@ def _attention(
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
     for name in ("softcap", "s_aux", "position_bias"):
         if kwargs.get(name) is not None:
-            raise UnsupportedAttention(f"its attention has {name}")
+            raise UnsupportedAttentionError(f"its attention has {name}")
     window = kwargs.get("sliding_window")
     if window is not None and layout.longest > window:
-        raise UnsupportedAttention(f"a sequence of {layout.longest} tokens exceeds its window of {window}")
+        raise UnsupportedAttentionError(
+            f"a sequence of {layout.longest} tokens exceeds its window of {window}"
+        )
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    # Under autocast the rotation leaves queries and keys in float32.
+    query, key = query.to(value.dtype), key.to(value.dtype)
     return layout.attend(getattr(module, "layer_idx", 0), query, key, value, scale), None
 
 
@@ -133,7 +138,9 @@ class Packing:
 def pack(rows: Sequence[tuple[int, Sequence[int]]], device: torch.device | str = "cpu") -> Packing:
     """A packing from each row's prompt length and its completions' lengths, in tokens of the sequence."""
     width = max((n for _, lengths in rows for n in lengths), default=0)
-    bounds, table, slots = [], [], []
+    bounds: list[tuple[int, int, int, int]] = []
+    table: list[int] = []
+    slots: list[int] = []
     end = token = 0
     total = sum(n for _, lengths in rows for n in lengths)
     for prompt, lengths in rows:
@@ -166,8 +173,12 @@ def packed_attention(
     prompts, completions = [], []
     first = 0
     for start, middle, _, n in packing.rows:
-        prompt = [x[:, :, start:middle] for x in (q, k, v)]
-        prompts.append(scaled_dot_product_attention(*prompt, is_causal=True, scale=scale, enable_gqa=gqa))
+        first_q, first_k, first_v = prompt = [x[:, :, start:middle] for x in (q, k, v)]
+        prompts.append(
+            scaled_dot_product_attention(
+                first_q, first_k, first_v, is_causal=True, scale=scale, enable_gqa=gqa
+            )
+        )
         if n:
             queries, keys, values = (x[first : first + n] for x in own)
             keys, values = (

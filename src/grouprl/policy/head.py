@@ -121,7 +121,6 @@ class _TokenLogprobs(torch.autograd.Function):
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         grad_hidden = torch.empty_like(hidden) if needs_hidden else None
         grad_bias = torch.zeros_like(head.bias) if needs_bias else None
-        products: list[tuple[Tensor, Tensor]] = []
         grad_weight = None
         for part in _chunks(hidden, head):
             z = head.logits(hidden[part], temperature)

@@ -23,12 +23,13 @@ GATED_MLP = "self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))"
 def use_lean_layers(model: nn.Module) -> None:
     """Change the class of the layers that have a leaner form. In place; a second call changes nothing."""
     for module in model.modules():
-        if type(module) is nn.Linear and onednn_is_faster():
+        family: Any = type(module)
+        if family is nn.Linear and onednn_is_faster():
             module.__class__ = LeanLinear
-        elif type(module) is nn.Embedding:
+        elif family is nn.Embedding:
             module.__class__ = LeanEmbedding
-        elif _is_gated_mlp(type(module)):
-            module.__class__ = _lean_mlp(type(module))
+        elif _is_gated_mlp(family):
+            module.__class__ = _lean_mlp(family)
 
 
 def _is_plain(*tensors: Tensor) -> bool:
@@ -102,6 +103,11 @@ class _Embedding(torch.autograd.Function):
 class LeanGatedMlp(nn.Module):
     """down(act(gate(x)) · up(x)) that keeps gate and up for backward, and works the rest out again."""
 
+    gate_proj: nn.Module
+    up_proj: nn.Module
+    down_proj: nn.Linear
+    act_fn: nn.Module
+
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch hidden"]:
         gate, up, down = self.gate_proj(x), self.up_proj(x), self.down_proj
         if not (
@@ -138,12 +144,12 @@ class _GatedDown(torch.autograd.Function):
 
 
 @cache
-def _lean_mlp(family: type[nn.Module]) -> type[nn.Module]:
+def _lean_mlp(family: Any) -> type[nn.Module]:
     return type(f"Lean{family.__name__}", (LeanGatedMlp, family), {})
 
 
 @cache
-def _is_gated_mlp(family: type[nn.Module]) -> bool:
+def _is_gated_mlp(family: Any) -> bool:
     """Whether a class's forward is the gated MLP and nothing else."""
     if issubclass(family, LeanGatedMlp) or not family.__module__.startswith("transformers."):
         return False

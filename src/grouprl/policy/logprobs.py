@@ -37,7 +37,7 @@ def completion_logprobs(
         attention_mask=rows.attention_mask,
         layout=rows.packing,
     )
-    picked = hidden.flatten(0, 1).index_select(0, rows.source)
+    picked = hidden.flatten(0, 1).index_select(0, rows.source).to(policy.head.weight.dtype)
     with torch.autocast(picked.device.type, enabled=False):
         logprobs, entropies = token_logprobs(policy.head, picked, rows.target, temperature or 1.0)
     shape = rows.completion_mask.shape

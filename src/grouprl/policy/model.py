@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,18 +40,70 @@ class Policy:
         model: A transformers causal LM with a base model and an LM head.
         tokenizer: Its tokenizer.
         name: What the user called it, for messages.
-
         prefix_obstacle: Why this model cannot train on rows that share a prompt, or None where it can:
             what `policy.probe` found out.
+        dtype: What layers compute in. The weights stay what they are: bfloat16 with float32 weights is
+            autocast, and the head stays in float32.
     """
 
     def __init__(
-        self, model: Any, tokenizer: Any, *, name: str = "model", prefix_obstacle: str | None = None
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        name: str = "model",
+        prefix_obstacle: str | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.name = name
         self.prefix_obstacle = prefix_obstacle
+        self.dtype = dtype
+
+    def in_dtype(self, dtype: torch.dtype) -> Policy:
+        """The same weights, computing in another type."""
+        return Policy(
+            self.model,
+            self.tokenizer,
+            name=self.name,
+            prefix_obstacle=self.prefix_obstacle,
+            dtype=dtype,
+        )
+
+    def copy(self, dtype: torch.dtype) -> Policy:
+        """A copy with weights of this type, without gradient. Buffers keep theirs: rotary frequencies need it."""
+        model = copy.deepcopy(self.model).requires_grad_(False)
+        for parameter in model.parameters():
+            parameter.data = parameter.data.to(dtype)
+        return Policy(
+            model, self.tokenizer, name=self.name, prefix_obstacle=self.prefix_obstacle, dtype=dtype
+        )
+
+    @torch.no_grad()
+    def take_weights(self, other: Policy) -> None:
+        """Become the other policy, rounded to the own type."""
+        torch._foreach_copy_(list(self.model.parameters()), list(other.model.parameters()))
+
+    def checkpoint_layers(self) -> None:
+        """Keep only each layer's input for backward and run the layer again there: less memory, a third more time.
+
+        Raises:
+            ModelError: The model does not support it.
+        """
+        if not getattr(self.model, "supports_gradient_checkpointing", False):
+            raise ModelError(
+                f"{self.name}: {type(self.model).__name__} does not support gradient checkpointing; "
+                "leave it off, and lower micro_batch_tokens to save memory"
+            )
+        from transformers.modeling_layers import GradientCheckpointingLayer
+
+        self.model.gradient_checkpointing_enable(
+            {"use_reentrant": False, "preserve_rng_state": False}  # no dropout: nothing is drawn
+        )
+        for layer in self.model.modules():
+            if isinstance(layer, GradientCheckpointingLayer):
+                layer.training = True  # of the layer alone: what is in it stays in eval mode
 
     @property
     def device(self) -> torch.device:
@@ -202,14 +255,16 @@ class Policy:
             # A mask of four axes is taken as it is, by every kind of layer; ours does not look at it.
             options["layout"] = layout
             attention_mask = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=input_ids.device)
-        output = self.model.base_model(
-            input_ids=input_ids,
-            position_ids=position_ids,
-            attention_mask=attention_mask,
-            cache=cache,
-            use_cache=cache is not None,
-            **options,
-        )
+        weights = self.head.weight.dtype
+        with torch.autocast(input_ids.device.type, dtype=self.dtype, enabled=self.dtype != weights):
+            output = self.model.base_model(
+                input_ids=input_ids,
+                position_ids=position_ids,
+                attention_mask=attention_mask,
+                cache=cache,
+                use_cache=cache is not None,
+                **options,
+            )
         return output.last_hidden_state
 
     @property

@@ -8,7 +8,7 @@ import torch
 
 from grouprl.errors import ModelError
 from grouprl.policy import attention
-from grouprl.policy.attention import UnsupportedAttention
+from grouprl.policy.attention import UnsupportedAttentionError
 from grouprl.policy.logprobs import completion_logprobs
 from grouprl.policy.model import Policy
 from grouprl.policy.rows import Member
@@ -56,7 +56,7 @@ def probe(policy: Policy) -> str | None:
 def _difference(policy: Policy, members: list[Member], plain: torch.Tensor) -> str | None:
     try:
         shared, _ = completion_logprobs(policy, policy.rows([members], share_prefix=True))
-    except UnsupportedAttention as error:
+    except UnsupportedAttentionError as error:
         return str(error)
     except (ValueError, RuntimeError, TypeError, IndexError) as error:
         return f"a probe failed ({type(error).__name__}: {' '.join(str(error).split())})"

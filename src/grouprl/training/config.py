@@ -44,6 +44,8 @@ class RolloutConfig:
     """Strings that end a completion."""
     batch_tokens: Count = 16_384
     """Most tokens in the sampler's cache at once: bounds its memory."""
+    sampler_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Weights of the sampler. bfloat16 is a rounded copy: faster, and what it samples is corrected for in the loss."""
 
 
 @dataclass(frozen=True)
@@ -143,9 +145,13 @@ class Config:
     """Where the run goes; by default the next free runs/<task>-<n>."""
     device: str = "auto"
     """'auto', 'cpu', 'cuda', …"""
-    micro_batch_tokens: Count = 384
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """What training computes in. bfloat16 is autocast: weights, gradients, optimizer and LM head stay in float32."""
+    gradient_checkpointing: bool = False
+    """Keep only each layer's input for backward: less memory, about a third more time."""
+    micro_batch_tokens: CountOrOff = 0
     """Most tokens in one forward and backward (completion tokens, where one group has a long prompt): bounds the
-    memory, does not change the gradient."""
+    memory, does not change the gradient. 0 takes what fits the free memory."""
     record_tokens: bool = False
     """Write token ids, sampler log-probs and loss masks into the rollout files."""
     rollout: RolloutConfig = field(default_factory=RolloutConfig)

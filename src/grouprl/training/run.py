@@ -9,8 +9,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from grouprl.errors import ConfigError, RunError, TaskError
-from grouprl.policy import load_policy
+from grouprl.policy import Policy, load_policy
 from grouprl.records import RunFolder, atomic_write
 from grouprl.tasks import Reward, RewardLike, Task, check_rewards, load, make_rewards
 from grouprl.training.advantages import Advantages
@@ -26,6 +28,7 @@ from grouprl.training.config import Config, check_config, config_from_dict, conf
 from grouprl.training.estimators import load_estimator
 from grouprl.training.events import Listener
 from grouprl.training.machine import describe_machine
+from grouprl.training.memory import fit_micro_batch
 from grouprl.training.trainer import Trainer
 
 
@@ -101,6 +104,7 @@ def train(
         try:
             listener.loading(resolved.model)
             policy = load_policy(resolved.model, device=resolved.device)
+            resolved, notes = _prepare(policy, resolved)
             trainer = Trainer(resolved, chosen, policy, folder, advantages=advantages, listener=listener)
         except BaseException:
             lock.release()
@@ -111,7 +115,7 @@ def train(
         folder.cut_after(0)  # what a run that failed at once may have left
         atomic_write(folder.config_path, config_to_toml(resolved).encode())
         trainer.freeze_reference()
-        _start(trainer, notes=[])
+        _start(trainer, notes=notes)
         return _finished(folder, resolved)
 
 
@@ -162,6 +166,8 @@ def resume(
         source = str(checkpoint / "model") if checkpoint else config.model
         listener.loading(source)
         policy = load_policy(source, device=config.device)
+        config, prepared = _prepare(policy, config)
+        notes += prepared
         trainer = Trainer(
             config, chosen, policy, folder, advantages=advantages, listener=listener, state=state
         )
@@ -182,6 +188,7 @@ def resume(
 MAY_CHANGE = (
     "steps",
     "device",
+    "gradient_checkpointing",
     "micro_batch_tokens",
     "record_tokens",
     "on_reward_error",
@@ -301,10 +308,26 @@ def _create_folder(config: Config, task: Task) -> RunFolder:
     raise AssertionError("unreachable")
 
 
+def _prepare(policy: Policy, config: Config) -> tuple[Config, list[str]]:
+    """Set up how the policy computes; the configuration with what was left to the machine, and notes of it."""
+    policy.dtype = getattr(torch, config.dtype)
+    if config.gradient_checkpointing:
+        policy.checkpoint_layers()
+    if config.micro_batch_tokens:
+        return config, []
+    fitted = fit_micro_batch(policy, sampler_copy=config.rollout.sampler_dtype != "float32")
+    return dataclasses.replace(config, micro_batch_tokens=fitted.tokens), [str(fitted)]
+
+
 def _start(trainer: Trainer, *, notes: Sequence[str]) -> None:
     notes = list(notes)
     if trainer.policy.prefix_obstacle:
         notes.append(f"prompts are run once a completion, not once a group: {trainer.policy.prefix_obstacle}")
+    elif not trainer.policy.can_share(longest := trainer.longest_sequence):
+        notes.append(
+            f"steps with a sequence beyond the model's sliding window of {trainer.policy.window} tokens run a prompt "
+            f"once a completion, not once a group (the longest may have {longest})"
+        )
     notes += trainer.advantages.notes
     if not trainer.advantages.skips_without_spread:
         notes.append(f"{trainer.advantages.name}: a group without spread can have a gradient too")

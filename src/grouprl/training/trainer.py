@@ -9,6 +9,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from grouprl.policy import EncodedPrompt, Policy
 from grouprl.records import RunFolder, append_jsonl, rollout_rows, write_rollouts
 from grouprl.rollout import Sampling, generate
@@ -74,9 +76,15 @@ class Trainer:
         self.prompts = self._encode(task.train)
         self.heldout = self._encode(task.heldout[: config.evaluation.eval_prompts])
         self.reference: Policy | None = None
+        self.sampler = _sampler(policy, config)
         self.interrupts = Interrupts()
         self.saved_step = self.state.step
         self.mid_step = False
+
+    @property
+    def longest_sequence(self) -> int:
+        """Tokens of the longest prompt with the longest completion there may be."""
+        return max(len(p.token_ids) for p in self.prompts) + self.config.rollout.max_new_tokens
 
     def freeze_reference(self) -> None:
         """Keep a frozen copy of the policy as it is now, for the KL penalty. Call it on the starting model."""
@@ -131,6 +139,7 @@ class Trainer:
             count=config.rollout.prompts_per_step,
             seed=config.seed,
         )
+        self._refresh_sampler()
         groups = self._rollout(drawn, step)
         clock.lap("rollout")
         self.listener.stage("reward", 0, len(groups))
@@ -165,9 +174,14 @@ class Trainer:
             metrics = self._metrics(step, lr, groups, scores, greedy, estimated, result, clock)
             self._record(step, metrics, groups, scores, estimated, result)
 
+    def _refresh_sampler(self) -> None:
+        """Give a sampler of its own the weights of now."""
+        if self.sampler.model is not self.policy.model:
+            self.sampler.take_weights(self.policy)
+
     def _rollout(self, drawn: Sequence[EncodedPrompt], step: int) -> list[Group]:
         return generate(
-            self.policy,
+            self.sampler,
             drawn,
             group_size=self.config.rollout.group_size,
             sampling=self.sampling,
@@ -181,7 +195,7 @@ class Trainer:
         """The scores of one greedy completion for each prompt."""
         sampling = self.sampling
         groups = generate(
-            self.policy,
+            self.sampler,
             drawn,
             group_size=1,
             sampling=Sampling(temperature=0.0, max_new_tokens=sampling.max_new_tokens, stop=sampling.stop),
@@ -323,8 +337,9 @@ class Trainer:
         if not self.heldout or not due or step in {e.get("step") for e in self.folder.evaluations()}:
             return
         seed_everything(config.seed, step)
+        self._refresh_sampler()
         evaluation = evaluate(
-            self.policy,
+            self.sampler,
             self.task,
             self.heldout,
             samples=config.evaluation.eval_samples,
@@ -360,6 +375,12 @@ class Trainer:
         return self.policy.encode_prompts(
             prompts, max_new_tokens=self.config.rollout.max_new_tokens, template=self.config.chat_template
         )
+
+
+def _sampler(policy: Policy, config: Config) -> Policy:
+    """What completions are drawn from: the policy's weights in float32, or a rounded copy."""
+    dtype: torch.dtype = getattr(torch, config.rollout.sampler_dtype)
+    return policy.in_dtype(dtype) if dtype == torch.float32 else policy.copy(dtype)
 
 
 class _Clock:

@@ -16,6 +16,7 @@ from grouprl.objectives.ratio import log_ratio
 from grouprl.policy import Policy, Rows, completion_logprobs, plan_micro_batches
 from grouprl.policy.rows import Member, longest_sequence
 from grouprl.training.config import Config, OptimizerConfig
+from grouprl.training.memory import MOST
 from grouprl.types import Group
 
 
@@ -125,7 +126,8 @@ def update(
         return result
 
     share = policy.can_share(longest_sequence(active))
-    plan = plan_micro_batches(active, micro_batch_tokens=config.micro_batch_tokens, share_prefix=share)
+    most = config.micro_batch_tokens or MOST["cpu"]
+    plan = plan_micro_batches(active, micro_batch_tokens=most, share_prefix=share)
     batches = [(batch, policy.rows(batch, share_prefix=share)) for batch in plan]
     old: dict[int, Tensor] = (
         _old_logprobs(policy, batches, config) if objective.updates_per_rollout > 1 else {}

@@ -1,0 +1,106 @@
+"""How many tokens a forward and backward may hold, from what a token costs and what is free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from grouprl.policy import Policy, build_rows
+from grouprl.policy.head import CHUNK_ELEMENTS
+from grouprl.types import Completion, Group, Prompt
+
+GIB = 2**30
+PROBE_TOKENS = 64
+FEWEST = 64
+"""Micro-batches are not made smaller than this for want of memory: the layers would stand idle."""
+MOST = {"cpu": 384, "cuda": 16_384}
+"""Beyond this a larger micro-batch is hardly faster (docs/performance.md)."""
+SHARE = 0.8
+"""Of the free memory that may be used: allocators lose some, and other processes want some."""
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Tokens of a micro-batch, and why.
+
+    Args:
+        tokens: Most tokens.
+        bytes_per_token: What a token leaves behind for backward.
+        free: Bytes that were free.
+    """
+
+    tokens: int
+    bytes_per_token: int
+    free: int
+
+    def __str__(self) -> str:
+        return (
+            f"micro-batches of up to {self.tokens} tokens, {self.tokens * self.bytes_per_token / GIB:.1f} GiB for "
+            f"backward ({self.bytes_per_token / 2**20:.2f} MiB a token, {self.free / GIB:.1f} GiB free); "
+            "--micro-batch-tokens sets another"
+        )
+
+
+def fit_micro_batch(policy: Policy, *, sampler_copy: bool) -> MicroBatch:
+    """The largest micro-batch that fits the free memory and still pays.
+
+    Args:
+        policy: Loaded, its gradients and optimizer not yet allocated.
+        sampler_copy: Whether a bfloat16 copy of the weights will be made.
+    """
+    weights = sum(p.numel() for p in policy.model.parameters())
+    to_come = 12 * weights + (2 * weights if sampler_copy else 0)  # gradient and two moments in float32
+    to_come += 4 * 4 * CHUNK_ELEMENTS  # logits of a chunk, and what is worked out from them
+    free, each = free_memory(policy.device), saved_bytes_per_token(policy)
+    fits = int((SHARE * free - to_come) / each)
+    most = MOST.get(policy.device.type, MOST["cpu"])
+    return MicroBatch(min(max(fits, FEWEST), most), each, free)
+
+
+def saved_bytes_per_token(policy: Policy) -> int:
+    """Bytes that a forward keeps for backward, for each token, weights not counted. By a forward."""
+    ids = [i % policy.vocab_size for i in range(PROBE_TOKENS)]
+    completion = Completion(tuple(ids[1:]), (0.0,) * (len(ids) - 1), (True,) * (len(ids) - 1), "", "stop")
+    group = Group("probe", Prompt("probe", ""), "", (ids[0],), (completion,))
+    share = policy.can_share(PROBE_TOKENS)
+    rows = build_rows(
+        [[(0, group, completion)]], pad_id=policy.pad_id, share_prefix=share, device=policy.device
+    )
+    kept: dict[int, int] = {}
+
+    def note(x: Tensor) -> Tensor:
+        if not isinstance(x, nn.Parameter):
+            storage = x.untyped_storage()
+            kept[storage.data_ptr()] = storage.nbytes()
+        return x
+
+    weights = {p.untyped_storage().data_ptr() for p in policy.model.parameters()}
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
+        hidden = policy.hidden_states(
+            rows.input_ids,
+            position_ids=rows.position_ids,
+            attention_mask=rows.attention_mask,
+            layout=rows.packing,
+        )
+    total = sum(size for place, size in kept.items() if place not in weights)
+    return max(1, (total + hidden.nbytes) // PROBE_TOKENS)
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that can be allocated on a device, or on the host within the limit of its control group."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free)
+    import psutil  # type: ignore[import-untyped]
+
+    free = int(psutil.virtual_memory().available)
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit = int((group / "memory.max").read_text())
+        free = min(free, limit - int((group / "memory.current").read_text()))
+    except (OSError, ValueError):  # no control group, or "max": no limit
+        pass
+    return max(free, 0)
