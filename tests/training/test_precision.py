@@ -5,7 +5,7 @@ import math
 import pytest
 import tiny
 import torch
-from test_update import gradient, reference_gradient, relative_error
+from updates import gradient, reference_gradient, relative_error
 
 from grouprl.errors import ModelError
 from grouprl.policy import load_policy
@@ -56,8 +56,8 @@ def test_a_model_without_checkpointing_says_so():
 def test_saved_bytes_are_those_of_the_tensors_kept():
     """By hand, 2 layers 32 wide, MLP 48, 4 heads and 2 for keys of 8, float32. Of each layer and token: the stream
     before each norm, its normalised form and what the norm gives (6 · 32), rsqrt twice (2), queries 32, keys and
-    values 16 each, their attention 32 with 4 normalisers, gate and up (2 · 48); besides the last norm's input, normalised
-    form, rsqrt and result. The rotation's cosines and sines are shared."""
+    values 16 each, their attention 32 with 4 normalisers, gate and up (2 · 48); besides the last norm's input,
+    normalised form, rsqrt and result. The rotation's cosines and sines are shared."""
     policy = tiny.policy()
     floats = saved_bytes_per_token(policy) / 4
     layer = 6 * 32 + 2 + 32 + 2 * 16 + 32 + 4 + 2 * 48
@@ -83,9 +83,11 @@ def test_the_micro_batch_fits_what_is_free(monkeypatch):
 def test_a_run_in_bfloat16_resumes_to_the_bit_and_saves_float32(make):
     whole = train(make("whole", steps=4, checkpoint={"checkpoint_every": 2}, **BF16))
     train(make("half", steps=2, checkpoint={"checkpoint_every": 2}, **BF16))
-    again = resume(make("half").output_dir, overrides={"steps": 4})
+    again = resume(make("half")["output_dir"], overrides={"steps": 4})
     kept = ("loss", "reward_mean", "grad_norm", "kl_sampler_trainer", "sampler_weight_mean")
-    assert [{k: m[k] for k in kept} for m in again.metrics] == [{k: m[k] for k in kept} for m in whole.metrics]
+    assert [{k: m[k] for k in kept} for m in again.metrics] == [
+        {k: m[k] for k in kept} for m in whole.metrics
+    ]
     model = load_policy(str(whole.path / "model"))
     assert all(p.dtype == torch.float32 for p in model.model.parameters())
     for a, b in zip(model.parameters(), load_policy(str(again.path / "model")).parameters()):
@@ -122,5 +124,3 @@ def test_gradient_checkpointing_does_not_change_a_run(make):
     for a, b in zip(plain.metrics, kept.metrics):
         assert a["reward_mean"] == b["reward_mean"]
         assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=1e-4)
-
-

@@ -437,7 +437,5 @@ def test_a_family_that_cannot_share_a_prefix_trains_and_says_so(make, tmp_path):
 
     folder, notes = tiny.save(tmp_path / "lfm2", family="lfm2"), Notes()
     run = train(make(model=str(folder)), listener=notes)
-    assert (
-        "prompts are run once a completion, not once a group: it has conv layers" in notes.notes
-    )
+    assert "prompts are run once a completion, not once a group: it has conv layers" in notes.notes
     assert len(run.metrics) == 4

@@ -98,7 +98,7 @@ class Policy:
             )
         from transformers.modeling_layers import GradientCheckpointingLayer
 
-        self.model.gradient_checkpointing_enable(
+        self.model.activation_checkpointing_enable(
             {"use_reentrant": False, "preserve_rng_state": False}  # no dropout: nothing is drawn
         )
         for layer in self.model.modules():

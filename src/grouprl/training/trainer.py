@@ -226,6 +226,8 @@ class Trainer:
             "clip_high_share",
             "clamped_share",
             "kl_sampler_trainer",
+            "sampler_weight_mean",
+            "sampler_corrected_share",
             "kl_old",
             "kl_ref",
         )

@@ -132,6 +132,7 @@ def update(
     old: dict[int, Tensor] = (
         _old_logprobs(policy, batches, config) if objective.updates_per_rollout > 1 else {}
     )
+    corrected = "bfloat16" in (config.dtype, config.rollout.sampler_dtype)
     sums: dict[str, Tensor] = {}
     for number in range(objective.updates_per_rollout):
         optimizer.zero_grad(set_to_none=True)
@@ -149,12 +150,13 @@ def update(
                 beta=objective.beta,
                 denominator=denominator,
                 entropy=entropy,
+                sampler_logprobs=_sampler_logprobs(rows, batch) if corrected else None,
             )
             loss.backward()
             metrics["loss"] = loss.detach()
             if number == 0:
                 metrics["kl_sampler_trainer_sum"] = _compare_with_sampler(
-                    rows, batch, logprobs.detach(), result
+                    rows, _sampler_logprobs(rows, batch), logprobs.detach(), result
                 )
             for name, value in metrics.items():
                 sums[name] = sums[name] + value if name in sums else value
@@ -207,13 +209,16 @@ def _stack(rows: Rows, by_completion: Mapping[int, Tensor]) -> Tensor:
     return torch.stack([by_completion[i][:width] for i in rows.indices])
 
 
-def _compare_with_sampler(
-    rows: Rows, batch: Sequence[Sequence[Member]], logprobs: Tensor, result: UpdateResult
-) -> Tensor:
-    """KL(sampler ‖ trainer) summed over trained tokens (k3), and each completion's mean log-prob noted."""
-    sampler = torch.zeros_like(logprobs)
+def _sampler_logprobs(rows: Rows, batch: Sequence[Sequence[Member]]) -> Tensor:
+    """What the sampler said of each token; 0 behind a completion's end."""
+    sampler = torch.zeros(rows.completion_mask.shape)
     for k, (_, _, completion) in enumerate(m for row in batch for m in row):
         sampler[k, : len(completion.logprobs)] = torch.tensor(completion.logprobs)
+    return sampler.to(rows.completion_mask.device)
+
+
+def _compare_with_sampler(rows: Rows, sampler: Tensor, logprobs: Tensor, result: UpdateResult) -> Tensor:
+    """KL(sampler ‖ trainer) summed over trained tokens (k3), and each completion's mean log-prob noted."""
     mask = rows.completion_mask
     difference, _ = log_ratio(sampler, logprobs, mask)
     means = torch.where(mask, logprobs, 0).sum(-1) / mask.sum(-1).clamp(min=1)
