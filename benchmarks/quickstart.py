@@ -1,10 +1,14 @@
 """One step of the quickstart, stage by stage, against the plain way of doing the same work.
 
-    rollout    transformers' own model.generate(num_return_sequences=G), same prompts, temperature and token limit
+    rollout    transformers' own model.generate(num_return_sequences=G), same prompts, temperature and token limit,
+               in float32 and with bfloat16 weights
     training   one padded batch of whole sequences, logits of all positions: the loop that most tutorials write
 
 Both sides in this process, interleaved, on the same completions for training; medians and their range over
-`--repeats`. Prints ratios: more than 1 means grouprl is faster.
+`--repeats`. Prints ratios: more than 1 means grouprl is faster. Then the share of the machine: the floating-point
+operations that exactness needs (2 a weight and token forward, 4 backward, embeddings not counted, the head on
+completion tokens alone) over the time, over the rate of a large matrix product measured in the same run, by the
+product that grouprl uses and by torch's own.
 
     python benchmarks/quickstart.py --repeats 5
 """
@@ -19,6 +23,7 @@ from collections.abc import Callable
 import torch
 
 from grouprl.policy import Policy, load_policy
+from grouprl.policy.matmul import product
 from grouprl.rollout import Sampling, generate
 from grouprl.tasks import arithmetic
 from grouprl.training import Config
@@ -43,13 +48,23 @@ def main() -> None:
     def ours(seed: int) -> list[Group]:
         return generate(policy, encoded, group_size=G, sampling=sampling, seed=seed, stream="benchmark")
 
+    def ours_with(sampler: Policy, seed: int) -> int:
+        groups = generate(sampler, encoded, group_size=G, sampling=sampling, seed=seed, stream="benchmark")
+        return sum(len(c.token_ids) for g in groups for c in g.completions)
+
     groups = ours(0)
+    title = f"rollout, {PROMPTS} prompts × {G}, tokens/s"
+    seconds = compare(
+        title, lambda k: ours_with(policy, k), lambda k: hugging_face_generate(policy, encoded, k), repeats
+    )
+    rounded = policy.copy(torch.bfloat16)
     compare(
-        f"rollout, {PROMPTS} prompts × {G}, tokens/s",
-        lambda k: sum(len(c.token_ids) for g in ours(k) for c in g.completions),
-        lambda k: hugging_face_generate(policy, encoded, k),
+        f"{title}, bfloat16 weights",
+        lambda k: ours_with(rounded, k),
+        lambda k: hugging_face_generate(rounded, encoded, k),
         repeats,
     )
+    del rounded
 
     config = Config()
     optimizer = make_optimizer(policy, config.optimizer)
@@ -66,11 +81,12 @@ def main() -> None:
         plain_update(policy, optimizer, groups, advantages)
         return tokens
 
-    compare("training, all 64 completions, completion tokens/s", grouprl_update, plain, repeats)
+    trained = compare("training, all 64 completions, completion tokens/s", grouprl_update, plain, repeats)
+    report_shares(policy, groups, tokens / seconds, tokens / trained)
 
 
-def compare(name: str, ours: Callable[[int], int], peer: Callable[[int], int], repeats: int) -> None:
-    """Rates of both, interleaved, after one run each to warm up."""
+def compare(name: str, ours: Callable[[int], int], peer: Callable[[int], int], repeats: int) -> float:
+    """Rates of both, interleaved, after one run each to warm up. Returns the median of ours."""
     ours(0), peer(0)
     rates: dict[str, list[float]] = {"ours": [], "peer": []}
     for k in range(repeats):
@@ -83,8 +99,48 @@ def compare(name: str, ours: Callable[[int], int], peer: Callable[[int], int], r
     ratio = medians["ours"] / medians["peer"]
     print(
         f"{name}: {medians['ours']:.0f} ({spread['ours']}) against {medians['peer']:.0f} ({spread['peer']}): "
-        f"{ratio:.2f}x"
+        f"{ratio:.2f}x",
+        flush=True,
     )
+    return medians["ours"]
+
+
+def report_shares(policy: Policy, groups: list[Group], rollout: float, training: float) -> None:
+    """What the needed operations take at the machine's matrix rate, over what they took.
+
+    Args:
+        policy: The model.
+        groups: What was sampled and trained on.
+        rollout: Seconds for sampling as many tokens.
+        training: Seconds for one update on them.
+    """
+    head = policy.head.weight.numel()
+    layers = sum(p.numel() for p in policy.model.parameters() if p.ndim == 2) - head
+    prompts = sum(len(g.prompt_token_ids) for g in groups)
+    lengths = [len(c.token_ids) for g in groups for c in g.completions]
+    run = prompts + sum(lengths) - len(lengths)  # the last token of a completion predicts nothing
+    needed = {
+        "rollout": (2 * (layers * run + head * sum(lengths)), rollout),
+        "training": (6 * (layers * run + head * sum(lengths)), training),
+    }
+    x, weight = torch.randn(1024, 576), torch.randn(1536, 576)
+    rates = {"grouprl's product": rate(lambda: product(x, weight)), "torch's": rate(lambda: x @ weight.T)}
+    print("matrix rates: " + ", ".join(f"{name} {r / 1e9:.0f} GFLOP/s" for name, r in rates.items()))
+    for stage, (operations, seconds) in needed.items():
+        shares = ", ".join(f"{operations / seconds / r:.2f} of {name}" for name, r in rates.items())
+        print(f"{stage}: {operations / 1e9:.0f} GFLOP in {seconds:.2f} s, {shares}")
+
+
+def rate(multiply: Callable[[], object]) -> float:
+    """Floating-point operations a second of a product of 1024 × 576 by 576 × 1536; the median of nine."""
+    multiply()
+    rates = []
+    for _ in range(9):
+        start = time.perf_counter()
+        for _ in range(20):
+            multiply()
+        rates.append(20 * 2 * 1024 * 576 * 1536 / (time.perf_counter() - start))
+    return statistics.median(rates)
 
 
 def hugging_face_generate(policy: Policy, encoded: list, seed: int) -> int:  # type: ignore[type-arg]

@@ -34,12 +34,14 @@ class Head:
         bias: (vocab,), or None.
         scale: Factor of the logits.
         cap: Bound of the logits, or None.
+        packed: The weight as `packed_weights` packed it, or None.
     """
 
     weight: Float[Tensor, "vocab hidden"]
     bias: Float[Tensor, " vocab"] | None
     scale: float = 1.0
     cap: float | None = None
+    packed: Tensor | None = None
 
     def logits(
         self, hidden: Float[Tensor, "*n hidden"], temperature: float = 1.0
@@ -47,7 +49,7 @@ class Head:
         """Logits over the temperature, in float32. Without gradient."""
         flat = hidden.detach().flatten(0, -2).to(self.weight.dtype)
         bias = None if self.bias is None else self.bias.detach()
-        z = product(flat, self.weight.detach(), bias).float()
+        z = product(flat, self.weight.detach() if self.packed is None else self.packed, bias).float()
         if self.scale != 1.0:
             z.mul_(self.scale)
         if self.cap is not None:

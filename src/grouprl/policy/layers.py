@@ -7,6 +7,8 @@ steps back where something is unusual (another type, autocast, a compiled graph)
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -14,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from grouprl.policy.matmul import gradient_of, onednn_is_faster, product, takes_gradient
+from grouprl.policy.matmul import gradient_of, onednn_is_faster, pack_weight, product, takes_gradient
 
 GATED_MLP = "self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))"
 """What the forward of a gated MLP says, in transformers' own words, in every family that has one."""
@@ -32,6 +34,26 @@ def use_lean_layers(model: nn.Module) -> None:
             module.__class__ = _lean_mlp(family)
 
 
+@contextmanager
+def packed_weights(model: nn.Module, rows: int) -> Iterator[None]:
+    """Within it, products without gradient use packed copies of the weights (`matmul.pack_weight`), which must not
+    change meanwhile. Takes the memory of the weights once more.
+
+    Args:
+        model: Its `LeanLinear` layers are packed; on other machines than theirs nothing is done.
+        rows: How many tokens run together, about.
+    """
+    layers = [module for module in model.modules() if isinstance(module, LeanLinear)]
+    layers = [module for module in layers if module.weight.device.type == "cpu"]
+    try:
+        for layer in layers:
+            layer.packed = pack_weight(layer.weight, rows)
+        yield
+    finally:
+        for layer in layers:
+            layer.packed = None
+
+
 def _is_plain(*tensors: Tensor) -> bool:
     """float32, outside autocast and compilation: where the leaner forms apply."""
     return (
@@ -44,7 +66,13 @@ def _is_plain(*tensors: Tensor) -> bool:
 class LeanLinear(nn.Linear):
     """A linear layer whose float32 products on a CPU go through oneDNN."""
 
+    packed: Tensor | None = None
+    """The weight in oneDNN's own order, while `packed_weights` lasts."""
+
     def forward(self, input: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
+        if self.packed is not None and not torch.is_grad_enabled() and input.dtype == self.weight.dtype:
+            flat = product(input.flatten(0, -2), self.packed, self.bias)
+            return flat.view(*input.shape[:-1], self.out_features)
         if not _is_plain(input, self.weight) or input.device.type != "cpu":
             return super().forward(input)
         out: Tensor = _Linear.apply(input.reshape(-1, self.in_features), self.weight, self.bias)

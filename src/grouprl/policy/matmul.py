@@ -22,10 +22,17 @@ SLICE = 8192
 def product(
     x: Float[Tensor, "n inputs"], weight: Float[Tensor, "outputs inputs"], bias: Tensor | None = None
 ) -> Float[Tensor, "n outputs"]:
-    """x Wᵀ + b, of any strides. No gradient flows through it."""
-    if x.dtype == torch.float32 and x.device.type == "cpu" and onednn_is_faster():
+    """x Wᵀ + b, of any strides, or with a weight that `pack_weight` packed. No gradient flows through it."""
+    if weight.is_mkldnn or (x.dtype == torch.float32 and x.device.type == "cpu" and onednn_is_faster()):
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return linear(x, weight, bias)
+
+
+def pack_weight(weight: Float[Tensor, "outputs inputs"], rows: int) -> Tensor:
+    """A copy of a weight in the order in which oneDNN reads it, for products with about this many rows: small ones,
+    which wait for the weight rather than for arithmetic, are up to half again as fast."""
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), rows)
+    return packed
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from grouprl.errors import ModelError
 from grouprl.policy.attention import Layout
 from grouprl.policy.head import Head
+from grouprl.policy.layers import packed_weights
 from grouprl.policy.quiet import quiet_transformers
 from grouprl.policy.rows import Member, Rows, build_rows
 from grouprl.types import Prompt
@@ -84,6 +86,10 @@ class Policy:
     def take_weights(self, other: Policy) -> None:
         """Become the other policy, rounded to the own type."""
         torch._foreach_copy_(list(self.model.parameters()), list(other.model.parameters()))
+
+    def packed(self, rows: int) -> AbstractContextManager[None]:
+        """For many small forwards without gradient: see `layers.packed_weights`."""
+        return packed_weights(self.model, rows)
 
     def checkpoint_layers(self) -> None:
         """Keep only each layer's input for backward and run the layer again there: less memory, a third more time.
@@ -282,7 +288,7 @@ class Policy:
         scale = getattr(config, "logit_scale", None) or 1.0
         scale /= getattr(config, "logits_scaling", None) or 1.0
         cap = getattr(config, "final_logit_softcapping", None) or getattr(config, "logits_soft_cap", None)
-        return Head(linear.weight, linear.bias, float(scale), cap)
+        return Head(linear.weight, linear.bias, float(scale), cap, getattr(linear, "packed", None))
 
     def logits(self, hidden: Float[Tensor, "*n hidden"]) -> Float[Tensor, "*n vocab"]:
         """The LM head in float32. See `Head`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
@@ -18,6 +19,9 @@ from grouprl.types import Completion, FinishReason, Group
 
 COMPACT_BELOW = 0.75
 """Finished rows are dropped once fewer than this share of the batch is still going: each drop copies the cache."""
+
+PACK_FROM = 8
+"""Most new tokens from which the sampler packs the weights: packing costs about as much as one token."""
 
 
 def generate(
@@ -54,7 +58,7 @@ def generate(
 
     groups: dict[int, Group] = {}
     finished, total = 0, len(prompts) * group_size
-    with torch.inference_mode():
+    with torch.inference_mode(), _packed(policy, total, sampling.max_new_tokens):
         for batch in _batches(policy, prompts, group_size, sampling.max_new_tokens, batch_tokens):
             draws = np.stack(
                 [
@@ -91,6 +95,13 @@ def generate(
             if progress is not None:
                 progress(finished, total)
     return [groups[i] for i in range(len(prompts))]
+
+
+def _packed(policy: Policy, completions: int, max_new_tokens: int) -> AbstractContextManager[None]:
+    """Packed weights, where enough tokens follow to make up for the packing."""
+    if not completions or max_new_tokens < PACK_FROM:
+        return nullcontext()
+    return policy.packed(min(completions, 64))
 
 
 def _keys(prompts: Sequence[EncodedPrompt]) -> list[str | tuple[str, int]]:
