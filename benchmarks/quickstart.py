@@ -2,7 +2,7 @@
 
     rollout    transformers' own model.generate(num_return_sequences=G), same prompts, temperature and token limit,
                in float32 and with bfloat16 weights
-    training   one padded batch of whole sequences, logits of all positions: the loop that most tutorials write
+    training   padded batches of whole sequences, logits of all positions: the loop that most tutorials write
 
 Both sides in this process, interleaved, on the same completions for training; medians and their range over
 `--repeats`. Prints ratios: more than 1 means grouprl is faster. Then the share of the machine: the floating-point
@@ -21,8 +21,10 @@ import time
 from collections.abc import Callable
 
 import torch
+from transformers import AutoModelForCausalLM
 
 from grouprl.policy import Policy, load_policy
+from grouprl.policy.bundled import bundled_model
 from grouprl.policy.matmul import product
 from grouprl.rollout import Sampling, generate
 from grouprl.tasks import arithmetic
@@ -41,6 +43,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     repeats = parser.parse_args().repeats
     policy = load_policy()
+    untouched = plain_policy(policy, torch.float32)
     print(describe_machine(policy.device), "· SmolLM2-135M, float32")
     encoded = policy.encode_prompts(arithmetic().train[:PROMPTS], max_new_tokens=NEW_TOKENS)
     sampling = Sampling(max_new_tokens=NEW_TOKENS)
@@ -55,19 +58,20 @@ def main() -> None:
     groups = ours(0)
     title = f"rollout, {PROMPTS} prompts × {G}, tokens/s"
     seconds = compare(
-        title, lambda k: ours_with(policy, k), lambda k: hugging_face_generate(policy, encoded, k), repeats
+        title, lambda k: ours_with(policy, k), lambda k: hugging_face_generate(untouched, encoded, k), repeats
     )
-    rounded = policy.copy(torch.bfloat16)
+    rounded, untouched_rounded = policy.copy(torch.bfloat16), plain_policy(policy, torch.bfloat16)
     compare(
         f"{title}, bfloat16 weights",
         lambda k: ours_with(rounded, k),
-        lambda k: hugging_face_generate(rounded, encoded, k),
+        lambda k: hugging_face_generate(untouched_rounded, encoded, k),
         repeats,
     )
-    del rounded
+    del rounded, untouched_rounded
 
     config = Config()
     optimizer = make_optimizer(policy, config.optimizer)
+    plain_optimizer = make_optimizer(untouched, config.optimizer)
     advantages = torch.tensor(
         [1.0, -1.0] * (PROMPTS * G // 2)
     )  # no completion without signal: all are trained
@@ -78,11 +82,17 @@ def main() -> None:
         return tokens
 
     def plain(_: int) -> int:
-        plain_update(policy, optimizer, groups, advantages)
+        plain_update(untouched, plain_optimizer, groups, advantages)
         return tokens
 
     trained = compare("training, all 64 completions, completion tokens/s", grouprl_update, plain, repeats)
     report_shares(policy, groups, tokens / seconds, tokens / trained)
+
+
+def plain_policy(policy: Policy, dtype: torch.dtype) -> Policy:
+    """The same model as transformers loads it, with none of grouprl's layers."""
+    model = AutoModelForCausalLM.from_pretrained(bundled_model(), dtype=dtype)
+    return Policy(model, policy.tokenizer, dtype=dtype)
 
 
 def compare(name: str, ours: Callable[[int], int], peer: Callable[[int], int], repeats: int) -> float:

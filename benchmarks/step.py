@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ sys.path.insert(0, str(HERE.parent / "parity"))
 
 from run import environment, frameworks  # noqa: E402
 
-from grouprl.policy import load_policy  # noqa: E402
+from grouprl.policy import Policy, load_policy  # noqa: E402
 from grouprl.policy.bundled import bundled_model  # noqa: E402
 from grouprl.tasks import arithmetic  # noqa: E402
 from grouprl.training.machine import describe_machine  # noqa: E402
@@ -90,7 +91,8 @@ def compare(shape: Shape, variant: str, arguments: argparse.Namespace) -> tuple[
     """TRL's median step time over ours, and our peak memory over TRL's."""
     with tempfile.TemporaryDirectory() as folder:
         job = Path(folder) / "job.json"
-        job.write_text(json.dumps(make_job(shape, variant, arguments)), encoding="utf-8")
+        options = {"dtype": arguments.dtype, "steps": arguments.steps, "config": json.loads(arguments.config)}
+        write_job(job, shape, variant, **options)
         names = [arguments.only] if arguments.only else ["ours", "trl"]
         sides = {name: Side(name, job) for name in names}
         for turn in range(arguments.steps + 1):
@@ -105,19 +107,27 @@ def compare(shape: Shape, variant: str, arguments: argparse.Namespace) -> tuple[
     return seconds["trl"] / seconds["ours"], sides["ours"].peak / sides["trl"].peak
 
 
-def make_job(shape: Shape, variant: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    steps = arguments.steps + 1
+def write_job(path: Path, shape: Shape, variant: str, *, steps: int, **options: Any) -> None:
+    """What a side is told.
+
+    Args:
+        path: Where to write it.
+        shape: Of a step.
+        variant: "fixed" or "sampled".
+        steps: After one to warm up.
+        options: dtype; for grouprl's side alone, further configuration and a saving to do without.
+    """
     fixed = variant == "fixed"
-    return {
+    job = {
         **asdict(shape),
         "model": str(bundled_model()),
-        "prompts": prompts(shape, shape.groups * steps),
-        "steps": steps,
+        "prompts": prompts(shape, shape.groups * (steps + 1)),
+        "steps": steps + 1,
         "fixed_length": fixed,
         "injected": fixed or shape.alive,
-        "dtype": arguments.dtype,
-        "config": json.loads(arguments.config),
+        **options,
     }
+    path.write_text(json.dumps(job), encoding="utf-8")
 
 
 def prompts(shape: Shape, count: int) -> list[dict[str, Any]]:
@@ -135,10 +145,15 @@ def prompts(shape: Shape, count: int) -> list[dict[str, Any]]:
         )
         for p in task.train[:: max(1, len(task.train) // count)][:count]
     ]
-    encoded = load_policy().encode_prompts(asked, max_new_tokens=1)
+    encoded = _bundled().encode_prompts(asked, max_new_tokens=1)
     lengths = sorted(len(e.token_ids) for e in encoded)
     print(f"  prompts of {lengths[0]} to {lengths[-1]} tokens, {shape.groups} × {shape.G} completions")
     return [{"prompt": e.text, "answer": e.prompt.fields["answer"]} for e in encoded]
+
+
+@cache
+def _bundled() -> Policy:
+    return load_policy()
 
 
 class Side:

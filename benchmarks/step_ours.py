@@ -14,8 +14,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from grouprl.policy import Policy, load_policy
+import torch
+
+from grouprl.policy import Policy, layers, load_policy, matmul
 from grouprl.records import RunFolder
+from grouprl.rollout import local
 from grouprl.tasks import Reward, Task
 from grouprl.training import config_from_dict
 from grouprl.training.advantages import Advantages
@@ -43,6 +46,17 @@ class Last(Listener):
         self.metrics = dict(metrics)
 
 
+def do_without(saving: str) -> None:
+    """Take one saving away: for benchmarks/ablation.py."""
+    if saving == "onednn":
+        matmul.onednn_is_faster = layers.onednn_is_faster = lambda: False  # type: ignore[assignment]
+    elif saving == "lean_layers":
+        layers._is_gated_mlp = lambda family: False  # type: ignore[assignment]
+        layers.LeanEmbedding = torch.nn.Embedding  # type: ignore[misc,assignment]
+    elif saving == "packed_weights":
+        local.PACK_FROM = sys.maxsize
+
+
 def main() -> None:
     job = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
 
@@ -55,10 +69,13 @@ def main() -> None:
     prompts = [
         Prompt(str(i), p["prompt"], fields={"answer": p["answer"]}) for i, p in enumerate(job["prompts"])
     ]
+    do_without(job.get("without", "nothing"))
     policy = load_policy(job["model"])
+    if job.get("without") == "shared_prefix":
+        policy.prefix_obstacle = "it is switched off"
     if job["fixed_length"]:
         policy.__class__ = Endless
-    further = job["config"]
+    further = job.get("config", {})
     rollout = {
         "group_size": job["G"],
         "prompts_per_step": job["groups"],

@@ -112,3 +112,21 @@ def test_the_product_takes_any_strides(onednn):
     torch.testing.assert_close(matmul.product(x, weight, bias), x @ weight.T + bias)
     y = torch.randn(5, 4, generator=generator)
     torch.testing.assert_close(matmul.product(x.T, y.T), x.T @ y)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_packed_weights_give_the_same_products_while_they_last(dtype):
+    if not matmul.onednn_is_faster():
+        pytest.skip("no oneDNN in use here")
+    made = model("llama").to(dtype)
+    use_lean_layers(made)
+    linear = made.model.layers[0].mlp.up_proj
+    x = torch.randn(5, 32, generator=torch.Generator().manual_seed(1)).to(dtype)
+    with torch.no_grad():
+        expected = linear(x)
+        with layers.packed_weights(made, 5):
+            assert linear.packed is not None
+            torch.testing.assert_close(linear(x), expected)
+    assert all(m.packed is None for m in made.modules() if isinstance(m, LeanLinear))
+    with layers.packed_weights(made, 5):
+        assert linear(x).grad_fn is not None  # with gradient: the weight itself

@@ -80,3 +80,27 @@ def test_keys_cannot_be_confused():
     assert uniforms(seed=1, stream="a", key="b/c", sample_index=0, count=1) != uniforms(
         seed=1, stream="a/b", key="c", sample_index=0, count=1
     )
+
+
+@pytest.mark.parametrize("size", [1, 2, 255, 256, 257, 1000, 4096])
+def test_a_vocabulary_of_any_size_is_searched_as_a_whole(size):
+    """Against one cumulative sum in float64; where u falls on a boundary rounding may choose either side."""
+    generator = torch.Generator().manual_seed(size)
+    logits = 4 * torch.randn(200, size, generator=generator)
+    u = torch.rand(200, generator=generator, dtype=torch.float64)
+    tokens, logprobs = draw(logits, u, Sampling())
+    cumulative = logits.double().softmax(-1).cumsum(-1)
+    expected = torch.searchsorted(cumulative, u[:, None], right=True)[:, 0].clamp(max=size - 1)
+    differ = tokens != expected
+    distance = (cumulative.gather(-1, expected[:, None])[:, 0] - u).abs()
+    before = (cumulative.gather(-1, (expected - 1).clamp(min=0)[:, None])[:, 0] - u).abs()
+    assert (torch.minimum(distance, before)[differ] < 1e-5).all()
+    own = logits.double().log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
+    torch.testing.assert_close(logprobs.double(), own, rtol=0, atol=1e-5)
+
+
+def test_the_ends_of_the_unit_interval():
+    logits = torch.full((2, 700), -math.inf)
+    logits[:, [3, 690]] = 0.0
+    tokens, _ = draw(logits, torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64), Sampling())
+    assert tokens.tolist() == [3, 690]

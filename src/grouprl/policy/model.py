@@ -65,13 +65,9 @@ class Policy:
 
     def in_dtype(self, dtype: torch.dtype) -> Policy:
         """The same weights, computing in another type."""
-        return Policy(
-            self.model,
-            self.tokenizer,
-            name=self.name,
-            prefix_obstacle=self.prefix_obstacle,
-            dtype=dtype,
-        )
+        other = copy.copy(self)
+        other.dtype = dtype
+        return other
 
     def copy(self, dtype: torch.dtype) -> Policy:
         """A copy with weights of this type, without gradient. Buffers keep theirs: rotary frequencies need it."""

@@ -20,8 +20,8 @@ from grouprl.types import Completion, FinishReason, Group
 COMPACT_BELOW = 0.75
 """Finished rows are dropped once fewer than this share of the batch is still going: each drop copies the cache."""
 
-PACK_FROM = 8
-"""Most new tokens from which the sampler packs the weights: packing costs about as much as one token."""
+PACK_FROM = 64
+"""Most new tokens from which the sampler packs the weights: before that the copy is hardly worth its memory."""
 
 
 def generate(

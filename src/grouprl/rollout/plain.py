@@ -62,7 +62,7 @@ class RepeatedPrompts:
         return all(hasattr(layer, "batch_select_indices") for layer in self._cache.layers)
 
     def keep(self, rows: Int[Tensor, " kept"]) -> None:
-        """Go on with these completions alone, in this order."""
+        """Go on with these completions alone; in ascending order."""
         self._cache.batch_select_indices(rows)
         self._mask, self._position = self._mask[rows], self._position[rows]
 

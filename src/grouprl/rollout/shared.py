@@ -67,7 +67,7 @@ class SharedPrompts:
         return hidden[:, -1]
 
     def keep(self, rows: Int[Tensor, " kept"]) -> None:
-        """Go on with these completions alone, in this order."""
+        """Go on with these completions alone; in ascending order."""
         self._position, self._owner = self._position[rows], self._owner[rows]
         kept, self._owner = self._owner.unique(return_inverse=True)
         if self._prompt_bias is not None:
