@@ -163,7 +163,7 @@ class _Layer(DynamicLayer):
         self.prompts = tables[0], tables[1]
         shapes = [(completions, x.shape[1], self._room, x.shape[3]) for x in tables]
         self._own = [self.keys.new_empty(shape) for shape in shapes]
-        self.keys = self.values = self.keys[:0]
+        self.keys = self.values = self.keys.new_empty(0)  # the packed ones are not needed any more
         self._used = 0
 
     def keep(self, prompts: Tensor, completions: Tensor) -> None:

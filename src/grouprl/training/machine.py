@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import random
 import resource
 import sys
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -20,6 +22,12 @@ def peak_memory_gib(device: torch.device) -> float:
         return torch.cuda.max_memory_allocated(device) / GIB
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / GIB if sys.platform == "darwin" else peak * 1024 / GIB
+
+
+def release_memory() -> None:
+    """Give the system back what the C library's allocator keeps of freed memory, where it can be asked to (glibc)."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def describe_machine(device: torch.device) -> str:

@@ -21,7 +21,7 @@ from grouprl.training.config import Config, sampling_of
 from grouprl.training.evaluation import evaluate
 from grouprl.training.events import Listener
 from grouprl.training.interrupts import Interrupted, Interrupts
-from grouprl.training.machine import peak_memory_gib, seed_everything
+from grouprl.training.machine import peak_memory_gib, release_memory, seed_everything
 from grouprl.training.metrics import advantage_metrics, batch_metrics, greedy_metrics
 from grouprl.training.prompts import draw_prompts
 from grouprl.training.update import UpdateResult, learning_rate, make_optimizer, update
@@ -351,6 +351,7 @@ class Trainer:
             batch_tokens=config.rollout.batch_tokens,
             progress=lambda done, total: self.listener.stage("evaluation", done, total),
         )
+        release_memory()  # many small pieces, between which training would not fit
         record = {"step": step, **evaluation.record}
         with self.interrupts.deferred():
             append_jsonl(self.folder.evaluations_path, record)

@@ -135,7 +135,7 @@ def update(
     corrected = "bfloat16" in (config.dtype, config.rollout.sampler_dtype)
     sums: dict[str, Tensor] = {}
     for number in range(objective.updates_per_rollout):
-        optimizer.zero_grad(set_to_none=False)
+        optimizer.zero_grad(set_to_none=True)
         for k, (batch, rows) in enumerate(batches):
             logprobs, entropy = completion_logprobs(policy, rows, temperature=config.rollout.temperature)
             loss, metrics = policy_loss(
@@ -173,7 +173,7 @@ def update(
             before_step()
         optimizer.step()
         result.updates += 1
-    optimizer.zero_grad(set_to_none=False)
+    optimizer.zero_grad(set_to_none=True)
     result.metrics = _means(sums, passes=number + 1)
     return result
 
