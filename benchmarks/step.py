@@ -115,7 +115,8 @@ def write_job(path: Path, shape: Shape, variant: str, *, steps: int, **options: 
         shape: Of a step.
         variant: "fixed" or "sampled".
         steps: After one to warm up.
-        options: dtype; for grouprl's side alone, further configuration and a saving to do without.
+        options: dtype; model, where it is not the bundled one; for grouprl's side alone, further configuration and
+            a saving to do without.
     """
     fixed = variant == "fixed"
     job = {
@@ -184,6 +185,12 @@ class Side:
 
     def median(self, name: str) -> float:
         return statistics.median(step[name] for step in self.steps)
+
+    def summary(self) -> dict[str, float]:
+        """Seconds a step and the peak, for a file."""
+        seconds = [step["seconds"] for step in self.steps]
+        numbers = {"seconds": statistics.median(seconds), "least": min(seconds), "most": max(seconds)}
+        return {name: round(value, 3) for name, value in {**numbers, "peak_gib": self.peak}.items()}
 
     def describe(self) -> str:
         seconds = [step["seconds"] for step in self.steps]

@@ -83,7 +83,15 @@ def main() -> None:
         "sampler_dtype": job["dtype"],
         **further.pop("rollout", {}),
     }
-    config = config_from_dict({"steps": job["steps"], "dtype": job["dtype"], "rollout": rollout, **further})
+    config = config_from_dict(
+        {
+            "steps": job["steps"],
+            "seed": job.get("seed", 0),
+            "dtype": job["dtype"],
+            "rollout": rollout,
+            **further,
+        }
+    )
     config, _ = _prepare(policy, config)
     task = Task("benchmark", train=prompts, heldout=[], rewards=(Reward("number", reward),))
     last = Last()
@@ -105,6 +113,7 @@ def main() -> None:
             "rollout": metrics["seconds_rollout"],
             "train": metrics["seconds_train"],
             "rollout_tokens_per_s": metrics["rollout_tokens_per_s"],
+            "reward_mean": metrics["reward_mean"],
             "dead_share": 1 - metrics["groups_informative_share"],
             "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         }

@@ -30,7 +30,7 @@ class Turns(TrainerCallback):
 
     def __init__(self) -> None:
         self.start = 0.0
-        self.dead_share = 0.0
+        self.dead_share = self.reward_mean = 0.0
 
     def on_step_begin(self, args, state, control, **kwargs) -> None:
         if not sys.stdin.readline():
@@ -40,7 +40,8 @@ class Turns(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs) -> None:
         seconds = time.perf_counter() - self.start
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        REPORT.write(json.dumps({"seconds": seconds, "dead_share": self.dead_share, "peak_gib": peak}) + "\n")
+        numbers = {"seconds": seconds, "peak_gib": peak, "dead_share": self.dead_share}
+        REPORT.write(json.dumps({**numbers, "reward_mean": self.reward_mean}) + "\n")
 
 
 def main() -> None:
@@ -55,14 +56,16 @@ def main() -> None:
             values = [float(bool(n) and int(n[-1]) == a) for n, a in zip(found, answer)]
         groups = [set(values[i : i + job["G"]]) for i in range(0, len(values), job["G"])]
         turns.dead_share = sum(len(g) == 1 for g in groups) / len(groups)
+        turns.reward_mean = sum(values) / len(values)
         return values
 
     per_step = job["groups"] * job["G"]
+    batch = min(8, per_step)  # 8 is its default
     config = GRPOConfig(
         output_dir=tempfile.mkdtemp(),
         max_steps=job["steps"],
-        per_device_train_batch_size=8,  # its default
-        gradient_accumulation_steps=per_step // 8,
+        per_device_train_batch_size=batch,
+        gradient_accumulation_steps=per_step // batch,
         num_generations=job["G"],
         max_completion_length=job["new_tokens"],
         generation_kwargs={"min_new_tokens": job["new_tokens"]} if job["fixed_length"] else None,
@@ -75,6 +78,7 @@ def main() -> None:
         bf16=job["dtype"] == "bfloat16",
         use_cpu=not torch.cuda.is_available(),
         shuffle_dataset=False,
+        seed=job.get("seed", 42),  # 42 is its default
         logging_steps=10**6,
         save_strategy="no",
         report_to="none",
