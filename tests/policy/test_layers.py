@@ -97,6 +97,22 @@ def test_a_frozen_weight_gets_no_gradient(onednn):
     assert gradients["model.layers.0.mlp.up_proj.weight"] is not None
 
 
+def test_an_embedding_adds_its_gradient_in_place_also_under_autocast():
+    """Autocast leaves an embedding in float32, so nothing of it changes, and no table of zeros is made."""
+    embedding = nn.Embedding(6, 3)
+    use_lean_layers(embedding)
+    assert type(embedding) is LeanEmbedding
+    embedding.weight.grad = kept = torch.ones(6, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = embedding(torch.tensor([[2, 5, 2]]))
+    assert out.dtype == torch.float32
+    out.backward(torch.tensor([[[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [10.0, 20.0, 30.0]]]))
+    assert embedding.weight.grad is kept
+    assert kept[2].tolist() == [12.0, 23.0, 34.0]
+    assert kept[5].tolist() == [5.0, 6.0, 7.0]
+    assert kept[[0, 1, 3, 4]].eq(1).all()
+
+
 def test_autocast_takes_the_layers_of_torch(onednn):
     linear = nn.Linear(4, 3)
     linear.__class__ = LeanLinear

@@ -103,7 +103,8 @@ class LeanEmbedding(nn.Embedding):
 
     def forward(self, input: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch width"]:
         usual = self.max_norm is None and not self.scale_grad_by_freq and not self.sparse
-        if not (usual and torch.is_grad_enabled() and takes_gradient(self.weight) and _is_plain(self.weight)):
+        plain = self.weight.dtype == torch.float32 and not torch.compiler.is_compiling()
+        if not (usual and plain and torch.is_grad_enabled() and takes_gradient(self.weight)):
             return super().forward(input)
         out: Tensor = _Embedding.apply(self.weight, input, self.padding_idx)
         return out
