@@ -30,7 +30,8 @@ from grouprl.rollout import Sampling, generate
 from grouprl.tasks import arithmetic
 from grouprl.training import Config
 from grouprl.training.machine import describe_machine
-from grouprl.training.update import make_optimizer, update
+from grouprl.training.optimizer import make_optimizer
+from grouprl.training.update import update
 from grouprl.types import Group
 
 PROMPTS, G, NEW_TOKENS = 8, 8, 16

@@ -6,7 +6,8 @@ import tiny
 import torch
 
 from grouprl.training import config_from_dict
-from grouprl.training.update import make_optimizer, update
+from grouprl.training.optimizer import make_optimizer
+from grouprl.training.update import update
 
 GROUPS = [
     tiny.group([5, 6, 7, 8], [[9, 10, 11], [12], [13, 14, 15, 16, 1]], group_id="a"),

@@ -138,7 +138,7 @@ def test_a_sampler_that_agrees_changes_no_bit(correction, level):
     assert summarise(metrics)["sampler_weight_mean"] == 1.0
 
 
-@pytest.mark.parametrize(("correction", "sampler"), [("none", SAMPLER), ("truncated", None)])
+@pytest.mark.parametrize(("correction", "sampler"), [("off", SAMPLER), ("truncated", None)])
 def test_without_a_correction_nothing_is_applied_or_reported(correction, sampler):
     logprobs = OLD.clone()
     plain, expected = policy_loss(logprobs, None, torch.tensor([2.0, -1.0]), MASK)

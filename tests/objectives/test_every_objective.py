@@ -148,7 +148,7 @@ CHOICES = st.fixed_dictionaries(
         "kl": st.sampled_from([*KL_ESTIMATORS]),
         "kl_weighted": st.booleans(),
         "entropy_weight": st.sampled_from([0.0, 0.3]),
-        "correction": st.sampled_from(["none", "truncated", "masked"]),
+        "correction": st.sampled_from(["off", "truncated", "masked"]),
         "correction_level": st.sampled_from(["token", "sequence"]),
         "correction_low": st.sampled_from([0.0, 0.5]),
         "correction_high": st.sampled_from([1.5, INF]),
@@ -513,7 +513,7 @@ class TestEntropyBonus:
     def test_it_is_aggregated_as_the_surrogate_is(self):
         batch = random_batch(31, 3, 4)
         for aggregation in AGGREGATIONS:
-            options = {"aggregation": aggregation, "max_tokens": MAX_TOKENS, "correction": "none"}
+            options = {"aggregation": aggregation, "max_tokens": MAX_TOKENS, "correction": "off"}
             _, _, of_entropy, _ = result(batch, entropy_weight=2.0, **options)
             expected = AGGREGATIONS[aggregation].total(
                 batch["entropy"].requires_grad_(), batch["completion_mask"]

@@ -59,7 +59,7 @@ def test_what_is_not_named_keeps_its_default(tmp_path):
         ({"rollout": {"stop": [""]}}, "stop holds an empty string"),
         (
             {"objective": {"aggregation": "mean"}},
-            "aggregation is 'mean', expected 'sequence_mean' or 'token_mean'",
+            "aggregation is 'mean', expected 'sequence_mean', 'token_mean', 'constant' or 'sequence_sum_mean'",
         ),
         ({"reward": 3}, "reward is 3"),
     ],

@@ -10,7 +10,8 @@ from updates import ADVANTAGES, GROUPS, SCORED, config, gradient, reference_grad
 
 from grouprl.training import Config
 from grouprl.training.config import OptimizerConfig
-from grouprl.training.update import learning_rate, make_optimizer, update
+from grouprl.training.optimizer import learning_rate, make_optimizer
+from grouprl.training.update import update
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma2", "granite"])

@@ -101,7 +101,7 @@ def policy_loss(
             the trainer: then the surrogate, not KL and entropy, of each token is multiplied by the weight
             w, without gradient, held as the four options say. None: no weight.
         correction: "truncated": min(w, correction_high). "masked": w inside [correction_low, correction_high],
-            else 0. "none": no weight, as without sampler_logprobs.
+            else 0. "off": no weight, as without sampler_logprobs.
         correction_level: "token", or "sequence": the product of w over the completion's trained tokens.
         correction_low: Lower bound of "masked", 0 or more.
         correction_high: Upper bound, correction_low or more; inf switches it off.
@@ -170,7 +170,7 @@ def policy_loss(
     options = choose_options(where, surrogate, surrogate_of, given)
     check_number(where, "beta", beta, finite=True)
     check_number(where, "entropy_weight", entropy_weight, finite=True)
-    look_up(where, "correction", correction, {"none": None, **CORRECTIONS})
+    look_up(where, "correction", correction, {"off": None, **CORRECTIONS})
     look_up(where, "correction_level", correction_level, dict.fromkeys(LEVELS))
     check_bounds(where, "correction_low", correction_low, "correction_high", correction_high)
     check_mask(where, completion_mask)
@@ -195,7 +195,10 @@ def policy_loss(
     if denominator is None:
         denominator = loss_denominator(completion_mask, aggregation, max_tokens=max_tokens)
     check_denominator(where, denominator)
-    _warn(surrogate, surrogate_of.per_sequence, aggregation, beta > 0 and kl == "k1" and not kl_weighted)
+    for note in loss_notes(
+        surrogate=surrogate, aggregation=aggregation, kl=kl, kl_weighted=kl_weighted, beta=beta
+    ):
+        warnings.warn(f"policy_loss: {note}", stacklevel=2)
 
     # bf16 holds three digits: too few for a ratio near 1.
     dtype = torch.promote_types(logprobs.dtype, torch.float32)
@@ -211,7 +214,7 @@ def policy_loss(
     tokens = Tokens(over_old, advantages, completion_mask, bounded)
     terms = surrogate_of.terms(tokens, **options)
     per_token, corrected = terms.loss, {}
-    if sampler_logprobs is not None and correction != "none":
+    if sampler_logprobs is not None and correction != "off":
         sampler = sampler_weights(
             old_logprobs,
             sampler_logprobs.detach().to(dtype),
@@ -260,20 +263,20 @@ def _check_bonus(where: str, weight: float, entropy: Tensor | None, logprobs: Te
         )
 
 
-def _warn(surrogate: str, per_sequence: bool, aggregation: str, lone_k1: bool) -> None:
-    """Say what is allowed and rarely meant; Python shows each of them once."""
-    if per_sequence and aggregation in ("token_mean", "constant"):
-        warnings.warn(
-            f"policy_loss: surrogate={surrogate!r} has one ratio a completion, and aggregation={aggregation!r} "
-            "weighs completions by their length; sequence_mean is the published one",
-            stacklevel=3,
+def loss_notes(*, surrogate: str, aggregation: str, kl: str, kl_weighted: bool, beta: float) -> list[str]:
+    """What a choice of these says that is allowed and rarely meant; `policy_loss` warns of each."""
+    notes = []
+    if SURROGATES[surrogate].per_sequence and aggregation in ("token_mean", "constant"):
+        notes.append(
+            f"surrogate={surrogate!r} has one ratio a completion, and aggregation={aggregation!r} weighs completions "
+            "by their length; sequence_mean is the published one"
         )
-    if lone_k1:
-        warnings.warn(
-            'policy_loss: kl="k1" in the loss has an expected gradient of 0 on fresh samples; take "k2", '
-            "kl_weighted=True, or k1 in the reward (kl_penalty)",
-            stacklevel=3,
+    if beta > 0 and kl == "k1" and not kl_weighted:
+        notes.append(
+            'kl="k1" in the loss has an expected gradient of 0 on fresh samples; take "k2", kl_weighted=True, or k1 in '
+            "the reward (kl_penalty)"
         )
+    return notes
 
 
 def _divide(total: Tensor, denominator: Tensor | float) -> Tensor:

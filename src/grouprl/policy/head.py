@@ -2,8 +2,13 @@
 
     z = cap · tanh(scale · (W h + b) / cap) / T        log π(v) = z_v − log Σ_u exp z_u
 
+    H = log Σ_u exp z_u − Σ_u π(u) z_u = −Σ_u π(u) log π(u)
+
 The logits are worked out in chunks and thrown away; backward works them out again. In backward
-∂ log π(o) / ∂z_v = [v = o] − π(v) is written over them.
+
+    ∂ log π(o) / ∂z_v = [v = o] − π(v)        ∂H / ∂z_v = −π(v) (log π(v) + H)
+
+is written over them.
 """
 
 from __future__ import annotations
@@ -77,10 +82,29 @@ class Head:
 
 
 def token_logprobs(
-    head: Head, hidden: Float[Tensor, "n hidden"], target: Int[Tensor, " n"], temperature: float
+    head: Head,
+    hidden: Float[Tensor, "n hidden"],
+    target: Int[Tensor, " n"],
+    temperature: float,
+    *,
+    entropy_gradient: bool = False,
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-    """Log-probs of the targets (nats, differentiable), and entropies (nats, without gradient), in float32."""
-    logprobs, entropies = _TokenLogprobs.apply(hidden, head.weight, head.bias, head, target, temperature)
+    """Log-probs of the targets and entropies, in float32.
+
+    Args:
+        head: What makes logits of hidden states.
+        hidden: (n, hidden), one row a token to predict.
+        target: (n,), the tokens.
+        temperature: T > 0.
+        entropy_gradient: Whether the entropies are differentiable, for a bonus. It costs one more buffer of a
+            chunk's size in backward.
+
+    Returns:
+        Log-probs (nats; differentiable) and entropies (nats; detached, unless asked for).
+    """
+    logprobs, entropies = _TokenLogprobs.apply(
+        hidden, head.weight, head.bias, head, target, temperature, entropy_gradient
+    )
     return logprobs, entropies
 
 
@@ -94,6 +118,7 @@ class _TokenLogprobs(torch.autograd.Function):
         head: Head,
         target: Tensor,
         temperature: float,
+        entropy_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
         logprobs, entropies, normalisers = (
             hidden.new_empty(len(hidden), dtype=torch.float32) for _ in range(3)
@@ -111,14 +136,15 @@ class _TokenLogprobs(torch.autograd.Function):
                 normaliser - weights.mul_(z.clamp_(min=-1e30)).sum(-1) / total
             )  # 0 · −∞ is 0 here
             normalisers[part] = normaliser + highest[:, 0]
-        ctx.save_for_backward(hidden, target, normalisers)
-        ctx.head, ctx.temperature = head, temperature
-        ctx.mark_non_differentiable(entropies)
+        ctx.head, ctx.temperature, ctx.entropy_gradient = head, temperature, entropy_gradient
+        ctx.save_for_backward(hidden, target, normalisers, entropies if entropy_gradient else None)
+        if not entropy_gradient:
+            ctx.mark_non_differentiable(entropies)
         return logprobs, entropies
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, target, normalisers = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor, grad_entropy: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, target, normalisers, entropies = ctx.saved_tensors
         head, temperature = ctx.head, ctx.temperature
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         grad_hidden = torch.empty_like(hidden) if needs_hidden else None
@@ -127,7 +153,13 @@ class _TokenLogprobs(torch.autograd.Function):
         for part in _chunks(hidden, head):
             z = head.logits(hidden[part], temperature)
             kept = z.clone() if head.cap is not None else None
-            g = z.sub_(normalisers[part, None]).exp_().mul_(-grad[part, None])
+            z.sub_(normalisers[part, None])  # log π
+            if ctx.entropy_gradient:
+                # 0 · −∞ is 0 here
+                factor = z.clamp(min=-1e30).add_(entropies[part, None]).mul_(-grad_entropy[part, None])
+                g = z.exp_().mul_(factor.sub_(grad[part, None]))
+            else:
+                g = z.exp_().mul_(-grad[part, None])
             g.scatter_add_(-1, target[part, None], grad[part, None])
             g = head.through(g, kept, temperature).to(head.weight.dtype)
             if grad_hidden is not None:
@@ -136,7 +168,7 @@ class _TokenLogprobs(torch.autograd.Function):
                 grad_weight = accumulate(head.weight, grad_weight, g, hidden[part].to(g.dtype))
             if grad_bias is not None:
                 grad_bias += g.sum(0)
-        return grad_hidden, grad_weight, grad_bias, None, None, None
+        return grad_hidden, grad_weight, grad_bias, None, None, None, None
 
 
 def _chunks(hidden: Float[Tensor, "n hidden"], head: Head) -> list[slice]:

@@ -12,7 +12,7 @@ from grouprl.policy.rows import Rows
 
 
 def completion_logprobs(
-    policy: Policy, rows: Rows, *, temperature: float = 1.0
+    policy: Policy, rows: Rows, *, temperature: float = 1.0, entropy_gradient: bool = False
 ) -> tuple[Float[Tensor, "completions tokens"], Float[Tensor, "completions tokens"]]:
     """Log-probs and entropies of the completions in `rows`.
 
@@ -25,9 +25,10 @@ def completion_logprobs(
         policy: The model.
         rows: A micro-batch, as `build_rows` makes it.
         temperature: T > 0; 0 (greedy) counts as 1.
+        entropy_gradient: Whether the entropies are differentiable, for an entropy bonus.
 
     Returns:
-        Log-probs (nats; differentiable) and entropies (nats; detached), float32, 0 where
+        Log-probs (nats; differentiable) and entropies (nats; detached, unless asked for), float32, 0 where
         `rows.completion_mask` is false. The logits of all tokens never exist together: the head runs on
         chunks, and runs again in backward.
     """
@@ -39,7 +40,9 @@ def completion_logprobs(
     )
     picked = hidden.flatten(0, 1).index_select(0, rows.source).to(policy.head.weight.dtype)
     with torch.autocast(picked.device.type, enabled=False):
-        logprobs, entropies = token_logprobs(policy.head, picked, rows.target, temperature or 1.0)
+        logprobs, entropies = token_logprobs(
+            policy.head, picked, rows.target, temperature or 1.0, entropy_gradient=entropy_gradient
+        )
     shape = rows.completion_mask.shape
     flat = logprobs.new_zeros(shape.numel())
     return flat.scatter(0, rows.slot, logprobs).view(shape), flat.scatter(0, rows.slot, entropies).view(shape)

@@ -17,6 +17,7 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from grouprl.errors import ConfigError
 from grouprl.rollout import Sampling
+from grouprl.training.objective import check_objective
 
 Count = Annotated[int, Ge(1)]
 CountOrOff = Annotated[int, Ge(0)]
@@ -61,18 +62,52 @@ class AdvantageConfig:
 
 @dataclass(frozen=True)
 class ObjectiveConfig:
-    """The clipped surrogate and what is added to it."""
+    """What is minimised (docs/objectives.md). None takes what the surrogate's paper takes."""
 
-    clip_low: Annotated[float, Ge(0), Le(1)] = 0.2
-    """The ratio is clipped below 1 − clip_low."""
-    clip_high: Annotated[float, Ge(0), Le(1e6)] = 0.2
-    """The ratio is clipped above 1 + clip_high (DAPO: 0.28)."""
-    aggregation: Literal["sequence_mean", "token_mean"] = "sequence_mean"
-    """Mean over completions of their token means (GRPO), or mean over all tokens (DAPO)."""
+    surrogate: Literal["ppo_clip", "gspo", "gspo_token", "cispo", "sapo", "gmpo", "reinforce"] = "ppo_clip"
+    """What a token adds to the loss."""
+    clip_low: Annotated[float, Ge(0), Le(1e6)] | None = None
+    """The ratio is clipped below 1 − clip_low (gmpo: log r below −clip_low). ppo_clip 0.2, gspo 3e-4, cispo 1, gmpo
+    0.4."""
+    clip_high: Annotated[float, Ge(0), Le(1e6)] | None = None
+    """The ratio is clipped above 1 + clip_high (gmpo: log r above clip_high). ppo_clip 0.2 (DAPO: 0.28), gspo 4e-4,
+    cispo 4 (TRL's epsilon_high of 5), gmpo 0.4."""
+    dual_clip: Annotated[float, Gt(1), Lt(math.inf)] | None = None
+    """ppo_clip: the ratio at which a token with a negative advantage stops counting more (verl: 3); None: none."""
+    tau_positive: Positive | None = None
+    """sapo: steepness of the gate for positive advantages, 1.0."""
+    tau_negative: Positive | None = None
+    """sapo: for negative ones, 1.05."""
+    aggregation: Literal["sequence_mean", "token_mean", "constant", "sequence_sum_mean"] = "sequence_mean"
+    """Mean over completions of their token means (GRPO); mean over all tokens (DAPO); sum over all tokens by
+    completions times max_new_tokens (Dr. GRPO); mean over completions of their token sums (REINFORCE)."""
+    denominator: Literal["all", "informative"] = "all"
+    """What that mean is over: all scored completions, or those of groups with an advantage other than 0."""
     beta: NonNegative = 0.0
-    """Weight of the KL penalty (k3) to the starting model; 0 keeps no reference model."""
+    """Weight of the KL to the starting model; 0 keeps no reference model."""
+    kl: Literal["k1", "k2", "k3"] | None = None
+    """Its estimator; None is k3 in the loss, k1 in the reward."""
+    kl_in: Literal["loss", "reward"] = "loss"
+    """Add the KL to the loss of each token, or subtract its sum over a completion from the completion's reward."""
+    kl_weighted: bool = False
+    """Multiply a token's KL in the loss by its ratio (DeepSeek-V3.2)."""
+    entropy_weight: NonNegative = 0.0
+    """Weight of the entropy bonus in the loss."""
+    correction: Literal["auto", "off", "truncated", "masked"] = "auto"
+    """Weight a token's loss by π_trainer / π_sampler, held below correction_high or left out beyond the bounds. auto
+    truncates where sampler or trainer compute in bfloat16, and for reinforce with several updates."""
+    correction_level: Literal["token", "sequence"] = "token"
+    """Weigh each token by its own ratio, or by the product over its completion."""
+    correction_low: NonNegative = 0.0
+    """masked: weights below are left out."""
+    correction_high: Positive = 2.0
+    """Weights above are truncated, or left out."""
+    overlong_filter: bool = False
+    """Take completions that were cut off out of the loss; their rewards stay in their group's mean and spread."""
+    mini_batches: Count = 1
+    """Cut each batch of completions into this many, of whole groups, with an optimizer step each."""
     updates_per_rollout: Count = 1
-    """Optimizer steps on each batch of completions."""
+    """Passes over each batch of completions, of mini_batches optimizer steps."""
 
 
 @dataclass(frozen=True)
@@ -219,6 +254,7 @@ def config_from_dict(table: Mapping[str, Any], *, where: str = "config") -> Conf
         raise ConfigError(
             f"{where}: rollout.stop holds an empty string, which would end every completion; remove it"
         )
+    check_objective(config, where)
     return config
 
 
@@ -231,8 +267,16 @@ def config_to_toml(config: Config) -> str:
     """The whole configuration as TOML; `config_from_dict` of it gives the same configuration."""
     import tomli_w
 
-    table = {k: v for k, v in dataclasses.asdict(config).items() if v is not None}
-    return tomli_w.dumps(table)
+    return tomli_w.dumps(_without_none(dataclasses.asdict(config)))
+
+
+def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:
+    """What is None is left out: TOML has no word for it, and it is the default."""
+    return {
+        key: _without_none(value) if isinstance(value, Mapping) else value
+        for key, value in table.items()
+        if value is not None
+    }
 
 
 OLD_ADVANTAGE_KEYS = frozenset({"scale", "eps", "ddof"})

@@ -12,6 +12,7 @@ from grouprl.advantages.registry import NEEDS
 from grouprl.advantages.specs import check_options, estimator_from_spec, option_parameters, parameters
 from grouprl.errors import ConfigError, InputError
 from grouprl.training.config import Config
+from grouprl.training.objective import check_reward_kl
 
 NOT_HERE = {
     "values": "it needs a critic, and ppo comes with a value head: not in this release",
@@ -26,7 +27,7 @@ def load_estimator(config: Config) -> Estimator:
 
     Raises:
         ConfigError: No such estimator, one that a run cannot use, an unknown or missing option, groups of one
-            for an estimator that compares within the group.
+            for an estimator that compares within the group, one that cannot take a KL in the reward.
     """
     estimator = _find(config.advantage.estimator)
     _check_usable(estimator)
@@ -37,6 +38,7 @@ def load_estimator(config: Config) -> Estimator:
             f"nothing to be compared with, so every advantage would be 0 (one completion is enough for "
             f"{', '.join(ONE_IS_ENOUGH)})"
         )
+    check_reward_kl(estimator, config)
     return estimator
 
 

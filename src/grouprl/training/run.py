@@ -29,6 +29,7 @@ from grouprl.training.estimators import load_estimator
 from grouprl.training.events import Listener
 from grouprl.training.machine import describe_machine
 from grouprl.training.memory import fit_micro_batch
+from grouprl.training.objective import objective_notes
 from grouprl.training.trainer import Trainer
 
 
@@ -329,6 +330,7 @@ def _start(trainer: Trainer, *, notes: Sequence[str]) -> None:
             f"once a completion, not once a group (the longest may have {longest})"
         )
     notes += trainer.advantages.notes
+    notes += objective_notes(trainer.config)
     if not trainer.advantages.skips_without_spread:
         notes.append(f"{trainer.advantages.name}: a group without spread can have a gradient too")
     train, heldout, used = len(trainer.prompts), len(trainer.task.heldout), len(trainer.heldout)

@@ -22,9 +22,12 @@ from grouprl.training.evaluation import evaluate
 from grouprl.training.events import Listener
 from grouprl.training.interrupts import Interrupted, Interrupts
 from grouprl.training.machine import peak_memory_gib, release_memory, seed_everything
+from grouprl.training.measurements import UPDATE_METRICS
 from grouprl.training.metrics import advantage_metrics, batch_metrics, greedy_metrics
+from grouprl.training.optimizer import learning_rate, make_optimizer
 from grouprl.training.prompts import draw_prompts
-from grouprl.training.update import UpdateResult, learning_rate, make_optimizer, update
+from grouprl.training.reward_kl import penalise
+from grouprl.training.update import UpdateResult, update
 from grouprl.types import Group
 
 MISMATCH_NATS = 0.1
@@ -146,7 +149,8 @@ class Trainer:
         scores = score(self.task.rewards, groups, on_error=config.on_reward_error)
         clock.lap("reward")
         greedy = self._greedy(drawn, step, clock) if self.advantages.needs_greedy else None
-        estimated = self.advantages(Batch.of(groups, scores, greedy), step=step)
+        penalised = penalise(scores, groups, self.policy, self.reference, config)
+        estimated = self.advantages(Batch.of(groups, penalised.scores, greedy), step=step)
         lr = learning_rate(config.optimizer, step=step, steps=config.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
@@ -172,7 +176,8 @@ class Trainer:
             weights_change()  # also where the update was skipped: the records of a step belong together
             clock.lap("train")
             metrics = self._metrics(step, lr, groups, scores, greedy, estimated, result, clock)
-            self._record(step, metrics, groups, scores, estimated, result)
+            estimated.columns.update(penalised.columns)
+            self._record(step, metrics | penalised.metrics, groups, penalised.scores, estimated, result)
 
     def _refresh_sampler(self) -> None:
         """Give a sampler of its own the weights of now."""
@@ -220,24 +225,12 @@ class Trainer:
         clock: _Clock,
     ) -> dict[str, Any]:
         sampled = sum(len(c.token_ids) for g in groups for c in g.completions)
-        optional = (
-            "entropy",
-            "clip_low_share",
-            "clip_high_share",
-            "clamped_share",
-            "kl_sampler_trainer",
-            "sampler_weight_mean",
-            "sampler_corrected_share",
-            "kl_old",
-            "kl_ref",
-        )
         return {
             "step": step,
             **batch_metrics(groups, scores, success_reward=self.task.success_reward),
             **advantage_metrics(groups, scores, estimated.advantages),
             **(greedy_metrics(greedy) if greedy is not None else {}),
-            "loss": result.metrics.get("loss"),
-            **{name: result.metrics.get(name) for name in optional},
+            **{name: result.metrics.get(name) for name in UPDATE_METRICS},
             "grad_norm": result.grad_norm,
             "lr": lr,
             "updates": result.updates,

@@ -1,39 +1,40 @@
-"""From scored groups to changed weights: micro-batches, loss, gradient, optimizer step."""
+"""From scored groups to changed weights: mini-batches, loss, gradient, optimizer steps."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from grouprl.objectives import loss_denominator, policy_loss, summarise
-from grouprl.objectives.kl import k3
-from grouprl.objectives.ratio import log_ratio
-from grouprl.policy import Policy, Rows, completion_logprobs, plan_micro_batches
-from grouprl.policy.rows import Member, longest_sequence
-from grouprl.training.config import Config, OptimizerConfig
-from grouprl.training.memory import MOST
+from grouprl.objectives import policy_loss
+from grouprl.policy import Policy, Rows, completion_logprobs
+from grouprl.training.config import Config
+from grouprl.training.measurements import Measurements
+from grouprl.training.minibatches import MicroBatch, MiniBatch, plan_mini_batches
+from grouprl.training.objective import correction_of, loss_options
+from grouprl.training.optimizer import clip_gradient
 from grouprl.types import Group
 
 
 @dataclass
 class UpdateResult:
-    """What an update did.
+    """What the updates on one batch did.
 
     Args:
         trainer_logprobs_mean: For each completion of the batch the mean log-prob of its trained tokens before
-            the update, None where no gradient was needed and so nothing was computed.
-        metrics: loss, clip shares, KLs, entropy: means over the trained tokens of all updates. Those that were
-            not measured are missing.
+            the first update, None where no gradient was needed and so nothing was computed.
+        metrics: `measurements.UPDATE_METRICS`, means over the trained tokens of all updates. Those that were not
+            measured are missing.
         grad_norm: Before clipping, of the last update.
         tokens: Tokens that went through forward and backward, padding included.
-        completions: Completions that did.
-        updates: Optimizer steps made; fewer than asked for where nothing was scored, or where a gradient was
-            not finite.
+        completions: Completions that did, in one pass over the batch.
+        updates: Optimizer steps made; fewer than asked for where a mini-batch had nothing to train, or where a
+            gradient was not finite.
         warnings: What went otherwise than asked.
     """
 
@@ -44,39 +45,6 @@ class UpdateResult:
     completions: int = 0
     updates: int = 0
     warnings: list[str] = field(default_factory=list)
-
-
-def make_optimizer(policy: Policy, config: OptimizerConfig) -> torch.optim.AdamW:
-    """AdamW, with weight decay on matrices only (not on norms and biases)."""
-    parameters = policy.parameters()
-    groups = [
-        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(
-        [g for g in groups if g["params"]],
-        lr=config.lr,
-        betas=(config.adam_beta1, config.adam_beta2),
-        eps=config.adam_eps,
-        fused=True,  # one pass over the weights; the default on a CPU makes several copies of them
-    )
-
-
-def learning_rate(config: OptimizerConfig, *, step: int, steps: int) -> float:
-    """The learning rate of a step (1-based): linear warm-up, then constant, or down to 0 after the last step.
-
-    >>> linear = OptimizerConfig(lr=1.0, schedule="linear", warmup_steps=2)
-    >>> [round(learning_rate(linear, step=s, steps=6), 2) for s in range(1, 7)]
-    [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
-    """
-    if step <= config.warmup_steps:
-        return config.lr * step / config.warmup_steps
-    done = (step - 1 - config.warmup_steps) / max(1, steps - config.warmup_steps)
-    if config.schedule == "linear":
-        return config.lr * (1.0 - done)
-    if config.schedule == "cosine":
-        return config.lr * 0.5 * (1.0 + math.cos(math.pi * done))
-    return config.lr
 
 
 def update(
@@ -91,11 +59,15 @@ def update(
     before_step: Callable[[], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> UpdateResult:
-    """Train on one batch of groups: `updates_per_rollout` optimizer steps.
+    """Train on one batch of groups: `updates_per_rollout` passes of `mini_batches` optimizer steps.
 
-    A completion whose advantage is 0, and which no KL term reaches, has gradient 0: it takes no part in
-    forward and backward, and keeps its place in the loss's denominator. Unscored completions have none.
-    Where nothing at all is left the gradient is 0, and the optimizer still steps (its momentum moves on).
+    A completion whose advantage is 0, and which no KL or entropy term reaches, has gradient 0: it takes no part in
+    forward and backward, and keeps its place in the loss's denominator. Unscored completions have none. Where
+    nothing at all is left the gradient is 0, and the optimizer still steps (its momentum moves on); where no scored
+    completion has a trained token there is no step, and a warning.
+
+    The ratio is to the log-probs from before the first step. The first step's are its own, so that one update a
+    rollout costs one forward; several cost one more of all mini-batches but the first.
 
     Args:
         policy: Trained in place.
@@ -103,150 +75,151 @@ def update(
         groups: The batch.
         advantages: (N,), groups in order, completions in order.
         scored: (N,), whether the completion has a reward.
-        config: Objective, optimizer, temperature and micro-batch size are read.
-        reference: The frozen model of the KL penalty; needed where beta > 0.
+        config: Objective, optimizer, most new tokens, temperature and micro-batch size are read.
+        reference: The frozen model of the KL penalty in the loss; needed where beta > 0.
         before_step: Called before each optimizer step, that is before the weights change.
         progress: Called with (micro-batches done, micro-batches to do).
     """
-    members: list[Member] = [
-        (i, group, completion)
-        for i, (group, completion) in enumerate((g, c) for g in groups for c in g.completions)
-    ]
-    values = advantages.tolist()
     objective = config.objective
-    active = [
-        m
-        for m in members
-        if scored[m[0]] and any(m[2].loss_mask) and (values[m[0]] != 0 or objective.beta > 0)
-    ]
-    denominator = _denominator(members, scored, objective.aggregation)
-    result = UpdateResult(trainer_logprobs_mean=[None] * len(members), completions=len(active))
-    if denominator == 0:
-        result.warnings.append("nothing was scored: no update was made")
+    planned = plan_mini_batches(policy, groups, advantages, scored, config)
+    mini_batches = [mini for mini in planned if mini.trainable]
+    result = UpdateResult(
+        trainer_logprobs_mean=[None] * len(scored),
+        completions=sum(mini.completions for mini in mini_batches),
+        warnings=_nothing_to_train(planned),
+    )
+    if not mini_batches:
         return result
 
-    share = policy.can_share(longest_sequence(active))
-    most = config.micro_batch_tokens or MOST["cpu"]
-    plan = plan_micro_batches(active, micro_batch_tokens=most, share_prefix=share)
-    batches = [(batch, policy.rows(batch, share_prefix=share)) for batch in plan]
-    old: dict[int, Tensor] = (
-        _old_logprobs(policy, batches, config) if objective.updates_per_rollout > 1 else {}
-    )
-    corrected = "bfloat16" in (config.dtype, config.rollout.sampler_dtype)
-    sums: dict[str, Tensor] = {}
-    for number in range(objective.updates_per_rollout):
+    run = _Run(policy, config, advantages, reference if objective.kl_in == "loss" else None)
+    run.remember_logprobs(micro for mini in mini_batches[1:] for micro in mini.micro_batches)
+    to_do = objective.updates_per_rollout * sum(len(mini.micro_batches) for mini in mini_batches)
+    steps = [(n, mini) for n in range(objective.updates_per_rollout) for mini in mini_batches]
+    done = 0
+    for number, (pass_number, mini) in enumerate(steps, start=1):
         optimizer.zero_grad(set_to_none=True)
-        for k, (batch, rows) in enumerate(batches):
-            logprobs, entropy = completion_logprobs(policy, rows, temperature=config.rollout.temperature)
-            loss, metrics = policy_loss(
-                logprobs,
-                _stack(rows, old) if old else None,
-                advantages[list(rows.indices)].to(logprobs.device),
-                rows.completion_mask,
-                clip_low=objective.clip_low,
-                clip_high=objective.clip_high,
-                aggregation=objective.aggregation,
-                ref_logprobs=_reference_logprobs(reference, rows, config) if reference is not None else None,
-                beta=objective.beta,
-                denominator=denominator,
-                entropy=entropy,
-                sampler_logprobs=_sampler_logprobs(rows, batch) if corrected else None,
-            )
-            loss.backward()
-            metrics["loss"] = loss.detach()
-            if number == 0:
-                metrics["kl_sampler_trainer_sum"] = _compare_with_sampler(
-                    rows, _sampler_logprobs(rows, batch), logprobs.detach(), result
-                )
-            for name, value in metrics.items():
-                sums[name] = sums[name] + value if name in sums else value
-            result.tokens += rows.tokens
+        for micro in mini.micro_batches:
+            run.accumulate(micro, mini.denominator, first_pass=pass_number == 0)
+            result.tokens += micro.rows.tokens
+            done += 1
             if progress is not None:
-                progress(number * len(batches) + k + 1, objective.updates_per_rollout * len(batches))
-        result.grad_norm = _clip_gradient(policy, config.optimizer.max_grad_norm)
+                progress(done, to_do)
+        result.grad_norm = clip_gradient(policy, config.optimizer.max_grad_norm)
         if not math.isfinite(result.grad_norm):
-            result.warnings.append(
-                f"the gradient's norm is {result.grad_norm}: update {number + 1} was not made"
-            )
+            result.warnings.append(f"the gradient's norm is {result.grad_norm}: update {number} was not made")
             break
         if before_step is not None:
             before_step()
         optimizer.step()
         result.updates += 1
     optimizer.zero_grad(set_to_none=True)
-    result.metrics = _means(sums, passes=number + 1)
+    result.trainer_logprobs_mean = run.measured.logprob_means(len(scored))
+    result.metrics = run.measured.summary(updates=number) | _counts(planned, config)
     return result
 
 
-def _denominator(members: Sequence[Member], scored: Sequence[bool], aggregation: str) -> int:
-    """What the loss divides by: all that is scored, whether or not it takes part in forward and backward."""
-    width = max((len(c.token_ids) for _, _, c in members), default=0)
-    mask = torch.zeros(len(members), width, dtype=torch.bool)
-    for i, _, completion in members:
-        mask[i, : len(completion.loss_mask)] = torch.tensor(completion.loss_mask)
-    return int(loss_denominator(mask, aggregation, counted=torch.tensor(scored, dtype=torch.bool)))
+class _Run:
+    """The passes over one batch: its log-probs from before the first step, and what is measured.
+
+    Args:
+        policy: Trained in place.
+        config: The objective.
+        advantages: (N,).
+        reference: Where the loss has a KL term.
+    """
+
+    def __init__(
+        self, policy: Policy, config: Config, advantages: Float[Tensor, " n"], reference: Policy | None
+    ) -> None:
+        self.policy, self.config, self.advantages, self.reference = policy, config, advantages, reference
+        self.options = loss_options(config)
+        self.corrected = correction_of(config) != "off"
+        self.old_logprobs: dict[int, Tensor] = {}
+        self.measured = Measurements()
+
+    @torch.no_grad()
+    def remember_logprobs(self, micro_batches: Iterable[MicroBatch]) -> None:
+        """The policy's own log-probs of completions that later weights will train on."""
+        for micro in micro_batches:
+            logprobs, _ = completion_logprobs(
+                self.policy, micro.rows, temperature=self.config.rollout.temperature
+            )
+            self._remember(micro.rows, logprobs)
+
+    def accumulate(self, micro: MicroBatch, denominator: int, *, first_pass: bool) -> None:
+        """Add a micro-batch's share of the loss to the gradient, and what there is to know of it."""
+        rows, temperature = micro.rows, self.config.rollout.temperature
+        bonus = self.config.objective.entropy_weight > 0
+        logprobs, entropy = completion_logprobs(
+            self.policy, rows, temperature=temperature, entropy_gradient=bonus
+        )
+        old = self._remembered(rows)
+        if old is None and self.config.objective.updates_per_rollout > 1:
+            self._remember(rows, logprobs.detach())
+        if first_pass:
+            before = logprobs.detach() if old is None else old
+            self.measured.compare_with_sampler(
+                rows.indices, micro.sampler_logprobs, before, rows.completion_mask
+            )
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "policy_loss: ")  # said once, where the run starts
+            loss, sums = policy_loss(
+                logprobs,
+                # Without a ratio, samples of earlier weights are weighted against those of now.
+                None if self.config.objective.surrogate == "reinforce" else old,
+                self.advantages[list(rows.indices)].to(logprobs.device),
+                rows.completion_mask,
+                denominator=denominator,
+                ref_logprobs=self._reference_logprobs(rows),
+                entropy=entropy,
+                sampler_logprobs=micro.sampler_logprobs if self.corrected else None,
+                **self.options,
+            )
+        loss.backward()
+        self.measured.add({**sums, "loss": loss.detach()}, logprobs.detach(), old, rows.completion_mask)
+
+    @torch.no_grad()
+    def _reference_logprobs(self, rows: Rows) -> Tensor | None:
+        if self.reference is None:
+            return None
+        return completion_logprobs(self.reference, rows, temperature=self.config.rollout.temperature)[0]
+
+    def _remember(self, rows: Rows, logprobs: Tensor) -> None:
+        self.old_logprobs.update(zip(rows.indices, logprobs))
+
+    def _remembered(self, rows: Rows) -> Tensor | None:
+        """The old log-probs of a micro-batch; None in the first step, whose own they are."""
+        if rows.indices[0] not in self.old_logprobs:
+            return None
+        width = rows.completion_mask.shape[1]
+        return torch.stack([self.old_logprobs[i][:width] for i in rows.indices])
 
 
-@torch.no_grad()
-def _old_logprobs(
-    policy: Policy, batches: Sequence[tuple[object, Rows]], config: Config
-) -> dict[int, Tensor]:
-    """The trainer's own log-probs before the first of several updates, by completion."""
-    old: dict[int, Tensor] = {}
-    for _, rows in batches:
-        logprobs, _ = completion_logprobs(policy, rows, temperature=config.rollout.temperature)
-        old.update(zip(rows.indices, logprobs))
-    return old
+def _nothing_to_train(mini_batches: Sequence[MiniBatch]) -> list[str]:
+    """Why an update that was asked for is not made, a line for each mini-batch; one where it holds for all."""
+    found = []
+    for k, mini in enumerate(mini_batches, start=1):
+        if mini.trainable:
+            continue
+        if not mini.scored:
+            why = "nothing was scored"
+        elif mini.filtered:
+            why = (
+                "every scored completion was cut off at max_new_tokens, and overlong_filter leaves those out (raise "
+                "--max-new-tokens)"
+            )
+        else:
+            why = "no scored completion has a token to train"
+        found.append((k, why))
+    if len({why for _, why in found}) == 1 and len(found) == len(mini_batches):
+        return [f"{found[0][1]}: no update was made"]
+    return [f"mini-batch {k} of {len(mini_batches)}: {why}: no update was made of it" for k, why in found]
 
 
-@torch.no_grad()
-def _reference_logprobs(reference: Policy, rows: Rows, config: Config) -> Tensor:
-    return completion_logprobs(reference, rows, temperature=config.rollout.temperature)[0]
-
-
-def _stack(rows: Rows, by_completion: Mapping[int, Tensor]) -> Tensor:
-    width = rows.completion_mask.shape[1]
-    return torch.stack([by_completion[i][:width] for i in rows.indices])
-
-
-def _sampler_logprobs(rows: Rows, batch: Sequence[Sequence[Member]]) -> Tensor:
-    """What the sampler said of each token; 0 behind a completion's end."""
-    sampler = torch.zeros(rows.completion_mask.shape)
-    for k, (_, _, completion) in enumerate(m for row in batch for m in row):
-        sampler[k, : len(completion.logprobs)] = torch.tensor(completion.logprobs)
-    return sampler.to(rows.completion_mask.device)
-
-
-def _compare_with_sampler(rows: Rows, sampler: Tensor, logprobs: Tensor, result: UpdateResult) -> Tensor:
-    """KL(sampler ‖ trainer) summed over trained tokens (k3), and each completion's mean log-prob noted."""
-    mask = rows.completion_mask
-    difference, _ = log_ratio(sampler, logprobs, mask)
-    means = torch.where(mask, logprobs, 0).sum(-1) / mask.sum(-1).clamp(min=1)
-    for i, mean in zip(rows.indices, means.tolist()):
-        result.trainer_logprobs_mean[i] = mean
-    return torch.where(mask, k3(difference), 0).sum()
-
-
-def _clip_gradient(policy: Policy, max_norm: float) -> float:
-    """The gradient's norm before clipping. A weight that no completion reached has gradient 0, not None:
-    AdamW would pass over None, where a gradient of 0 still moves by momentum."""
-    parameters = policy.parameters()
-    for parameter in parameters:
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-    norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm or math.inf)
-    return float(norm)
-
-
-def _means(sums: Mapping[str, Tensor], *, passes: int) -> dict[str, float]:
-    """Means over trained tokens, of all passes over them; of the first one for the comparison with the sampler."""
-    if not sums:
-        return {"loss": 0.0}
-    means = summarise(sums)
-    first = max(means.pop("tokens") / passes, 1.0)
-    means.pop("completions")
-    return {
-        "loss": float(sums["loss"]) / passes,
-        "kl_sampler_trainer": float(sums["kl_sampler_trainer_sum"]) / first,
-        **means,
-    }
+def _counts(mini_batches: Sequence[MiniBatch], config: Config) -> dict[str, float]:
+    """What the losses of one pass were divided by, in all; and the scored completions that were filtered out."""
+    counts = {"loss_denominator": float(sum(mini.denominator for mini in mini_batches if mini.trainable))}
+    if config.objective.overlong_filter:
+        scored = sum(mini.scored for mini in mini_batches)
+        counts["overlong_filtered_share"] = sum(mini.filtered for mini in mini_batches) / max(scored, 1)
+    return counts

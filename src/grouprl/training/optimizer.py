@@ -1,0 +1,56 @@
+"""AdamW, its learning rate over the steps, and the gradient that it is given."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from grouprl.policy import Policy
+from grouprl.training.config import OptimizerConfig
+
+
+def make_optimizer(policy: Policy, config: OptimizerConfig) -> torch.optim.AdamW:
+    """AdamW, with weight decay on matrices only (not on norms and biases)."""
+    parameters = policy.parameters()
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        [g for g in groups if g["params"]],
+        lr=config.lr,
+        betas=(config.adam_beta1, config.adam_beta2),
+        eps=config.adam_eps,
+        fused=True,  # one pass over the weights; the default on a CPU makes several copies of them
+    )
+
+
+def learning_rate(config: OptimizerConfig, *, step: int, steps: int) -> float:
+    """The learning rate of a step (1-based): linear warm-up, then constant, or down to 0 after the last step.
+
+    >>> linear = OptimizerConfig(lr=1.0, schedule="linear", warmup_steps=2)
+    >>> [round(learning_rate(linear, step=s, steps=6), 2) for s in range(1, 7)]
+    [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
+    """
+    if step <= config.warmup_steps:
+        return config.lr * step / config.warmup_steps
+    done = (step - 1 - config.warmup_steps) / max(1, steps - config.warmup_steps)
+    if config.schedule == "linear":
+        return config.lr * (1.0 - done)
+    if config.schedule == "cosine":
+        return config.lr * 0.5 * (1.0 + math.cos(math.pi * done))
+    return config.lr
+
+
+def clip_gradient(policy: Policy, max_norm: float) -> float:
+    """Scale the gradient down to a norm (0: leave it); gives the norm before.
+
+    A weight that no completion reached has gradient 0, not None: AdamW would pass over None, where a gradient of
+    0 still moves by momentum.
+    """
+    parameters = policy.parameters()
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    return float(torch.nn.utils.clip_grad_norm_(parameters, max_norm or math.inf))
