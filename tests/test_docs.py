@@ -16,6 +16,7 @@ import pytest
 
 from grouprl import advantages
 from grouprl.training import Config, config_from_dict
+from grouprl.training.config import SECTIONS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"]
@@ -113,8 +114,12 @@ def test_the_documented_defaults_are_the_defaults():
     assert config_from_dict(table) == Config()
     named = set(re.findall(r"^#? ?(\w+) =", block, re.MULTILINE)) | set(table)
     assert set(Config.__dataclass_fields__) <= named
-    for section in ("rollout", "advantage", "objective", "optimizer", "evaluation", "checkpoint"):
-        assert set(table[section]) == set(getattr(Config(), section).__dataclass_fields__)
+    sections = re.findall(r"^\[(\w+)\](.*?)(?=^\[|\Z)", block, re.MULTILINE | re.DOTALL)
+    for section, text in sections:
+        if section in SECTIONS:
+            keys = re.findall(r"^(?:# )?(\w+) =", text, re.MULTILINE)  # what has no default is commented out
+            assert sorted(keys) == sorted(SECTIONS[section].__dataclass_fields__)
+    assert set(SECTIONS) <= {section for section, _ in sections}
 
 
 def test_links_within_the_docs_lead_somewhere():

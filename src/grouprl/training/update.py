@@ -106,7 +106,10 @@ def update(
                 progress(done, to_do)
         result.grad_norm = clip_gradient(policy, config.optimizer.max_grad_norm)
         if not math.isfinite(result.grad_norm):
-            result.warnings.append(f"the gradient's norm is {result.grad_norm}: update {number} was not made")
+            rest = ", nor those after it" if number < len(steps) else ""
+            result.warnings.append(
+                f"the gradient's norm is {result.grad_norm}: update {number} was not made{rest}"
+            )
             break
         if before_step is not None:
             before_step()
