@@ -288,7 +288,7 @@ def test_half_precision_samplers_are_read_in_float32():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"correction": "clip"}, "correction='clip', expected one of none, truncated, masked"),
+        ({"correction": "clip"}, "correction='clip', expected one of off, truncated, masked"),
         ({"correction_level": "turn"}, "correction_level='turn', expected one of token, sequence"),
         ({"correction_low": -0.1}, "correction_low=-0.1"),
         ({"correction_low": NAN}, "correction_low=nan"),
