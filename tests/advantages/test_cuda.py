@@ -5,7 +5,7 @@ import torch
 
 import grouprl
 from grouprl import advantages
-from grouprl.sampling import informative
+from grouprl.sampling import informative, max_variance
 
 pytestmark = [
     pytest.mark.gpu,
@@ -32,10 +32,12 @@ def test_the_cpus_bits_without_waiting(dtype, layout):
             again = grouprl.group_advantages(*on_device, scale=scale, valid=mask)
             grouprl.group_stats(*on_device, valid=mask)
             informative(*on_device, valid=mask)
+            kept = max_variance(*on_device, size=4, valid=mask)
         finally:
             torch.cuda.set_sync_debug_mode("default")
         assert torch.equal(got, again)
         assert torch.equal(got.cpu(), want)
+        assert torch.equal(kept.cpu(), max_variance(rewards, ids, size=4, valid=valid))
 
 
 @pytest.mark.parametrize(

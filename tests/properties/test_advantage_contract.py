@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
 
 from grouprl import group_advantages, group_stats, grpo_group_advantages
-from grouprl.sampling import informative
+from grouprl.sampling import informative, max_variance
 
 SCALES = ["std", "none"]
 ULP = dict.fromkeys(FLOATS, Fraction(1, 2**23)) | {torch.float64: Fraction(1, 2**52)}
@@ -364,6 +364,7 @@ def everything(
         *(group_advantages(rewards, ids, scale=scale, valid=valid) for scale in SCALES),
         *(getattr(stats, field) for field in ("mean", "std", "count", "min", "max", "has_spread")),
         *(getattr(kinds, field) for field in ("keep", "all_low", "all_high", "single", "unscored", "total")),
+        max_variance(rewards, ids, size=3, valid=valid),
     ]
 
 

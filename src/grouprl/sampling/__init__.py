@@ -1,5 +1,7 @@
-"""Which groups carry signal, and which prompts to draw next."""
+"""Which groups carry signal, which completions to train on, and what share of groups to expect without signal."""
 
+from grouprl.sampling.dead_share import expected_dead_share
 from grouprl.sampling.informative import Informative, informative
+from grouprl.sampling.max_variance import max_variance
 
-__all__ = ["Informative", "informative"]
+__all__ = ["Informative", "expected_dead_share", "informative", "max_variance"]
