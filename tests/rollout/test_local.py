@@ -196,3 +196,24 @@ def test_progress_reaches_the_total():
 def test_logprobs_are_finite():
     for group in run(tiny.policy(), temperature=0.05):
         assert all(math.isfinite(lp) and lp <= 1e-6 for c in group.completions for lp in c.logprobs)
+
+
+def test_a_stream_drawn_in_two_calls_is_that_of_one():
+    """Group ids go on, and a prompt that comes again is sampled anew, wherever the cut is."""
+    policy = tiny.policy("llama")
+    texts = ["one", "two", "one", "three", "one", "two"]
+    whole = run(policy, texts)
+    encoded = prompts(policy, texts)
+    for cut in (1, 3, 5):
+        later = generate(
+            policy,
+            encoded[cut:],
+            group_size=4,
+            sampling=Sampling(max_new_tokens=12),
+            seed=0,
+            stream="train/1",
+            earlier=encoded[:cut],
+        )
+        assert [g.group_id for g in later] == [g.group_id for g in whole[cut:]]
+        assert tokens(later) == tokens(whole[cut:])
+    assert tokens(whole)[0] != tokens(whole)[2] != tokens(whole)[4]

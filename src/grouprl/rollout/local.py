@@ -32,13 +32,15 @@ def generate(
     sampling: Sampling,
     seed: int,
     stream: str,
+    earlier: Sequence[EncodedPrompt] = (),
     batch_tokens: int = 16_384,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Group]:
     """Sample a group of completions for each prompt.
 
     Log-probs are those of softmax(logits / T) over the full vocabulary. A completion's randomness
-    depends on (seed, stream, prompt id, sample index) alone.
+    depends on (seed, stream, prompt id, sample index) alone; and where a prompt comes again in a stream, on how
+    often it came before.
 
     Args:
         policy: The model.
@@ -47,6 +49,9 @@ def generate(
         sampling: Temperature, top-p, top-k, token limit, stop strings.
         seed: The run's seed.
         stream: What these completions are for, such as "train/12".
+        earlier: Prompts that were sampled for in this stream before, where it is drawn in several calls: groups are
+            numbered on from them, and one of them that comes again gets other random numbers. The completions
+            are those of one call with all of them.
         batch_tokens: Bound on the cache of one decode batch, in tokens. Whole groups go together; a group
             larger than this goes alone.
         progress: Called with (completions finished, completions in all).
@@ -54,7 +59,7 @@ def generate(
     Returns:
         Groups in the order of `prompts`. Empty for no prompts.
     """
-    keys = _keys(prompts)
+    keys = _keys([*earlier, *prompts])[len(earlier) :]
 
     groups: dict[int, Group] = {}
     finished, total = 0, len(prompts) * group_size
@@ -85,7 +90,7 @@ def generate(
                     for r in rows
                 )
                 groups[i] = Group(
-                    f"{stream}/{i}",
+                    f"{stream}/{len(earlier) + i}",
                     prompts[i].prompt,
                     prompts[i].text,
                     prompts[i].token_ids,
