@@ -58,6 +58,9 @@ def test_the_columns_are_those_of_the_schema(tmp_path):
         "reward_right": None,
         "reward_short": 0.25,
         "scored": False,
+        "correctness": None,
+        "used": True,
+        "dropped_reason": None,
         "advantage": 0.0,
         "advantage_estimator": "grpo",
         "advantage_options": '{"ddof": 0, "eps": 1e-06}',
@@ -72,6 +75,35 @@ def test_the_columns_are_those_of_the_schema(tmp_path):
         "loss_mask": [True, True],
     }
     assert [path.name for path in path.parent.iterdir()] == ["step_00005.parquet"]
+
+
+def test_what_was_not_trained_on_has_a_row_of_its_own(tmp_path):
+    """With the reward before shaping, the reason, and no advantage; also in a file in which nothing was dropped."""
+    rows = rollout_rows(
+        1,
+        groups(2, 1),
+        rewards=[0.5, 1.0, math.nan],
+        advantages=[-1.0, 1.0, None],
+        correctness=[1.0, 1.0, math.nan],
+        dropped_reasons=[None, None, "unscored"],
+    )
+    frame = to_disk(tmp_path / "1.parquet", rows)
+    assert frame["used"].to_list() == [True, True, False]
+    assert frame["dropped_reason"].to_list() == [None, None, "unscored"]
+    assert frame["correctness"].to_list() == [1.0, 1.0, None]
+    assert frame["advantage"].to_list() == [-1.0, 1.0, None]
+    plain = to_disk(
+        tmp_path / "2.parquet", rollout_rows(2, groups(1), rewards=[0.25], advantages=np.zeros((1, 1)))
+    )
+    assert plain.schema == frame.schema
+    assert plain.select("used", "dropped_reason", "correctness").row(0) == (True, None, 0.25)
+    with pytest.raises(RunError, match="dropped_reason"):
+        rollout_rows(1, groups(2), rewards=[1.0, 0.0], advantages=[0.0, 0.0], dropped_reasons=[None])
+
+
+def to_disk(path, rows):
+    write_rollouts(path, rows)
+    return pl.read_parquet(path)
 
 
 @pytest.mark.parametrize("tokens", [False, True])

@@ -69,4 +69,28 @@ def _curve(metrics: list[dict[str, Any]]) -> list[str]:
         f"reward  {sparkline(rewards, width=60)}  {known[0]:.2f} → {known[-1]:.2f}",
         f"{plural(len(metrics), 'step')} in {seconds:.0f} s, peak memory {peak:.2f} GiB",
         *([f"{plural(unscored, 'completion')} unscored"] if unscored else []),
+        *_not_used(metrics),
     ]
+
+
+def _not_used(metrics: list[dict[str, Any]]) -> list[str]:
+    """What was sampled and not trained on, and which prompts were passed over; nothing where all was used."""
+
+    def total(name: str) -> int:
+        return sum(m.get(name) or 0 for m in metrics)
+
+    lines = []
+    why = {
+        "all right": total("groups_dropped_all_high"),
+        "all wrong": total("groups_dropped_all_low"),
+        "one or none scored": total("groups_dropped_single") + total("groups_dropped_unscored"),
+    }
+    if dropped := sum(why.values()):
+        kinds = ", ".join(f"{count} {kind}" for kind, count in why.items() if count)
+        lines.append(f"{dropped} of {plural(total('groups'), 'group')} dropped ({kinds})")
+    if left_out := total("completions_down_sampled"):
+        lines.append(f"{plural(left_out, 'completion')} of the other groups left out of training")
+    solved, unsolved = total("prompts_skipped_solved"), total("prompts_skipped_unsolved")
+    if solved or unsolved:
+        lines.append(f"prompts passed over: {solved} times as solved, {unsolved} times as never solved")
+    return lines

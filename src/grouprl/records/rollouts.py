@@ -50,6 +50,9 @@ def rollout_schema(*, components: Iterable[str] = (), tokens: bool = False) -> d
         "reward": real,
         **{f"reward_{name}": real for name in components},
         "scored": pl.Boolean(),
+        "correctness": real,
+        "used": pl.Boolean(),
+        "dropped_reason": text,
         "advantage": real,
         "advantage_estimator": text,
         "advantage_options": text,
@@ -74,8 +77,10 @@ def rollout_rows(
     groups: Sequence[Group],
     *,
     rewards: Sequence[float | None],
-    advantages: Sequence[float],
+    advantages: Sequence[float | None],
     components: Mapping[str, Sequence[float | None]] | None = None,
+    correctness: Sequence[float | None] | None = None,
+    dropped_reasons: Sequence[str | None] | None = None,
     trainer_logprobs_mean: Sequence[float | None] | None = None,
     estimator: str | None = None,
     estimator_options: Mapping[str, Any] | None = None,
@@ -91,9 +96,11 @@ def rollout_rows(
         step: The step that these completions were sampled in.
         groups: The groups, as the rollout engine gave them.
         rewards: What the advantages were computed from. None, NaN and ±inf mean unscored.
-        advantages: What the loss was computed from.
+        advantages: What the loss was computed from; None where the completion was not trained on.
         components: Each reward function's own score, before weights; None where it gave none, so that a
             mean over the column is a mean over those present.
+        correctness: The rewards before shaping (a punishment of length, say); the rewards where left out.
+        dropped_reasons: Why a completion was not trained on, None where it was; all were where left out.
         trainer_logprobs_mean: Mean log-prob of each completion's trained tokens under the policy before
             the step's first update, in nats a token; None where it was not computed.
         estimator: Name of the advantage estimator ("grpo").
@@ -118,8 +125,10 @@ def rollout_rows(
         return listed
 
     score = [_finite(value) for value in column("reward", rewards)]
+    nothing: list[Any] = [None] * count
+    dropped = column("dropped_reason", nothing if dropped_reasons is None else dropped_reasons)
     if trainer_logprobs_mean is None:
-        trainer_logprobs_mean = [None] * count
+        trainer_logprobs_mean = nothing
     options = None
     if estimator_options is not None:
         options = json.dumps(plain(estimator_options), sort_keys=True, allow_nan=False)
@@ -137,6 +146,11 @@ def rollout_rows(
         rows[f"reward_{name}"] = column(f"reward_{name}", values)
     rows |= {
         "scored": [value is not None for value in score],
+        "correctness": score
+        if correctness is None
+        else [_finite(value) for value in column("correctness", correctness)],
+        "used": [reason is None for reason in dropped],
+        "dropped_reason": dropped,
         "advantage": column("advantage", advantages),
         "advantage_estimator": [estimator] * count,
         "advantage_options": [options] * count,

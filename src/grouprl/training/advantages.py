@@ -6,7 +6,7 @@ import json
 import math
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from grouprl.errors import ConfigError, EstimatorError, InputError, RunError
 from grouprl.tasks import Scores, Task
 from grouprl.training.config import Config
 from grouprl.training.metrics import group_numbers, rewards_tensor
+from grouprl.training.sampling import OVERLONG
 from grouprl.types import Group
 
 
@@ -48,12 +49,12 @@ class Batch:
         numbers = group_numbers(groups)
         completions = [c for group in groups for c in group.completions]
         return cls(
-            rewards_tensor(scores),
+            rewards_tensor(scores.rewards),
             numbers,
             [group.prompt.prompt_id for group in groups for _ in group.completions],
             torch.tensor([sum(c.loss_mask) for c in completions], dtype=torch.long),
             {name: _numbers(values) for name, values in scores.components.items()},
-            None if greedy is None else rewards_tensor(greedy)[numbers],
+            None if greedy is None else rewards_tensor(greedy.rewards)[numbers],
         )
 
 
@@ -85,7 +86,7 @@ class Advantages:
     def __init__(self, estimator: Estimator, config: Config, task: Task) -> None:
         self.estimator, self.name = estimator, estimator.name
         self.notes: list[str] = []
-        from_task = _from_task(estimator, task, config.advantage.options)
+        from_task = _from_task(estimator, task, config)
         if "max_reward" in from_task:
             self.notes.append(
                 f"{self.name}: max_reward is {task.success_reward:g}, the task's success_reward; "
@@ -199,13 +200,18 @@ class Advantages:
 
     def _try_out(self, config: Config, task: Task) -> None:
         """Call it once on made-up rewards of a step's shape, so that what cannot work fails before the run."""
-        size, prompts = config.rollout.group_size, config.rollout.prompts_per_step
+        size, prompts = (
+            config.sampling.train_group_size or config.rollout.group_size,
+            config.rollout.prompts_per_step,
+        )
         high = self._given.get("max_reward", 1.0)
         if isinstance(high, bool) or not isinstance(high, int | float):
             raise ConfigError(
                 f"estimator {self.name!r}: max_reward is {high!r}, expected a number; pass a float"
             )
         batch = _made_up(prompts, size, high, [r.name for r in task.rewards])
+        if config.sampling.overlong_buffer_tokens:
+            batch = _punished(batch, config.sampling.overlong_penalty)
         try:
             self._call = self.estimator.start(**self._given)
             if self.stateful:
@@ -231,14 +237,16 @@ class Advantages:
         self.notes.append(f"{said}, half of them high and half low; look at its options")
 
 
-def _from_task(estimator: Estimator, task: Task, options: Mapping[str, Any]) -> dict[str, Any]:
+def _from_task(estimator: Estimator, task: Task, config: Config) -> dict[str, Any]:
     """What an estimator asks of the task that the options do not say."""
     found: dict[str, Any] = {}
     if "max_reward" in estimator.needs:
         found["max_reward"] = float(task.success_reward)
     if "components" in estimator.needs and "weights" in option_names(estimator):
         found["weights"] = {reward.name: float(reward.weight) for reward in task.rewards}
-    return {name: value for name, value in found.items() if name not in options}
+        if config.sampling.overlong_buffer_tokens:
+            found["weights"][OVERLONG] = 1.0
+    return {name: value for name, value in found.items() if name not in config.advantage.options}
 
 
 def _made_up(prompts: int, size: int, high: float, components: Sequence[str]) -> Batch:
@@ -253,6 +261,12 @@ def _made_up(prompts: int, size: int, high: float, components: Sequence[str]) ->
         {name: rewards.clone() for name in components},
         torch.full_like(rewards, (low + high) / 2),
     )
+
+
+def _punished(batch: Batch, most: float) -> Batch:
+    """As soft overlong punishment leaves it: some completions none, half and all of it."""
+    penalty = -most * (torch.arange(len(batch.rewards)) % 3).double() / 2
+    return replace(batch, rewards=batch.rewards + penalty, components={**batch.components, OVERLONG: penalty})
 
 
 def _numbers(values: Sequence[float | None]) -> Tensor:

@@ -20,6 +20,7 @@ from grouprl.records import RunFolder, atomic_dir
 STATE_VERSION = 1
 STEP_FILE = "grouprl.json"
 ESTIMATOR_FILE = "estimator.json"
+CURRICULUM_FILE = "curriculum.json"
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class TrainingState:
 
     Args:
         step: Steps done.
-        position: Prompts drawn so far.
+        position: Prompts visited so far: drawn, or passed over by the curriculum.
         task_fingerprint: Of the prompts that `position` counts in.
         steps_without_spread: Steps in a row in which every advantage was 0.
     """
@@ -46,9 +47,10 @@ def save_checkpoint(
     state: TrainingState,
     *,
     estimator_state: str | None = None,
+    curriculum_state: str | None = None,
     keep: int,
 ) -> Path:
-    """Write `checkpoints/step_…`, then remove all but the newest `keep`. `estimator_state` is JSON.
+    """Write `checkpoints/step_…`, then remove all but the newest `keep`. The further states are JSON.
 
     The folder appears under its name only when everything in it is on disk, so a kill at any moment leaves
     the earlier checkpoints as they were.
@@ -57,8 +59,9 @@ def save_checkpoint(
     with _errors_as_os(path), atomic_dir(path, replace=True) as work:
         policy.save(work / "model")
         torch.save(optimizer.state_dict(), work / "optimizer.pt")
-        if estimator_state is not None:
-            (work / ESTIMATOR_FILE).write_text(estimator_state, encoding="utf-8")
+        for name, text in ((ESTIMATOR_FILE, estimator_state), (CURRICULUM_FILE, curriculum_state)):
+            if text is not None:
+                (work / name).write_text(text, encoding="utf-8")
         files = sorted(p for p in work.rglob("*") if p.is_file())
         record = {
             "version": STATE_VERSION,
@@ -132,7 +135,15 @@ def load_optimizer(path: Path, optimizer: torch.optim.Optimizer) -> None:
 
 def read_estimator_state(path: Path) -> str | None:
     """The estimator's state of a checkpoint that `read_state` has checked; None where it has none."""
-    file = path / ESTIMATOR_FILE
+    return _read_if_there(path / ESTIMATOR_FILE)
+
+
+def read_curriculum_state(path: Path) -> str | None:
+    """What was known of the prompts at a checkpoint that `read_state` has checked; None without a curriculum."""
+    return _read_if_there(path / CURRICULUM_FILE)
+
+
+def _read_if_there(file: Path) -> str | None:
     return file.read_text(encoding="utf-8") if file.exists() else None
 
 

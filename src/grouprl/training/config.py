@@ -18,6 +18,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from grouprl.errors import ConfigError
 from grouprl.rollout import Sampling
 from grouprl.training.objective import check_objective
+from grouprl.training.sampling import check_sampling
 
 Count = Annotated[int, Ge(1)]
 CountOrOff = Annotated[int, Ge(0)]
@@ -47,6 +48,29 @@ class RolloutConfig:
     """Most tokens in the sampler's cache at once: bounds its memory."""
     sampler_dtype: Literal["float32", "bfloat16"] = "float32"
     """Weights of the sampler. bfloat16 is a rounded copy: faster, and what it samples is corrected for in the loss."""
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """Which prompts are drawn, and what of their completions is trained on. The defaults: every prompt, everything."""
+
+    max_sampling_rounds: CountOrOff = 0
+    """Dynamic sampling (DAPO): groups without spread in correctness are dropped, and fresh prompts drawn in their
+    place, in at most this many rounds a step; 0 or 1 keeps what was drawn."""
+    train_group_size: CountOrOff = 0
+    """PODS: train on this many of each group's completions, those of largest reward variance; 0 on all."""
+    overlong_buffer_tokens: CountOrOff = 0
+    """Soft overlong punishment (DAPO): the last tokens before max_new_tokens, over which the reward falls; 0 for
+    none."""
+    overlong_penalty: NonNegative = 1.0
+    """What a completion that reaches max_new_tokens loses by it, in units of the reward."""
+    skip_epochs: CountOrOff = 0
+    """Curriculum: a prompt that was solved, or never, is passed over for this many epochs, then looked at again; 0
+    passes over none."""
+    skip_solved: Annotated[float, Gt(0), Le(1)] = 0.9
+    """Share of right completions, in its latest two groups, from which a prompt counts as solved."""
+    skip_unsolved: bool = True
+    """Pass over prompts with no right completion, and no spread, in their latest two groups, too."""
 
 
 @dataclass(frozen=True)
@@ -190,6 +214,7 @@ class Config:
     record_tokens: bool = False
     """Write token ids, sampler log-probs and loss masks into the rollout files."""
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
     advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
@@ -254,6 +279,7 @@ def config_from_dict(table: Mapping[str, Any], *, where: str = "config") -> Conf
         raise ConfigError(
             f"{where}: rollout.stop holds an empty string, which would end every completion; remove it"
         )
+    check_sampling(config, where)
     check_objective(config, where)
     return config
 
@@ -329,6 +355,7 @@ def _refuse_unknown_keys(table: Mapping[str, Any], cls: type, where: str, prefix
 
 SECTIONS: dict[str, type] = {
     "rollout": RolloutConfig,
+    "sampling": SamplingConfig,
     "advantage": AdvantageConfig,
     "objective": ObjectiveConfig,
     "optimizer": OptimizerConfig,

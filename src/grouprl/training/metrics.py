@@ -16,10 +16,9 @@ from grouprl.training.statistics import mean, standard_deviation
 from grouprl.types import Group
 
 
-def rewards_tensor(scores: Scores) -> Tensor:
+def rewards_tensor(rewards: Sequence[float | None]) -> Tensor:
     """Rewards in float64, NaN where a completion is unscored."""
-    values = [float("nan") if r is None else r for r in scores.rewards]
-    return torch.tensor(values, dtype=torch.float64)
+    return torch.tensor([float("nan") if r is None else r for r in rewards], dtype=torch.float64)
 
 
 def group_numbers(groups: Sequence[Group]) -> Tensor:
@@ -27,14 +26,21 @@ def group_numbers(groups: Sequence[Group]) -> Tensor:
     return torch.tensor([i for i, group in enumerate(groups) for _ in group.completions], dtype=torch.long)
 
 
-def batch_metrics(groups: Sequence[Group], scores: Scores, *, success_reward: float = 1.0) -> dict[str, Any]:
-    """Rewards, groups and lengths of a batch, under the names of metrics.jsonl; None where nothing says.
+def batch_metrics(
+    groups: Sequence[Group],
+    scores: Scores,
+    *,
+    correctness: Sequence[float | None],
+    success_reward: float = 1.0,
+) -> dict[str, Any]:
+    """Rewards, groups and lengths of all that was sampled, under the names of metrics.jsonl; None where nothing says.
 
     reward_std is over the scored completions of the batch, reward_group_std the mean over groups with a
-    scored completion of the standard deviation within the group: the one that advantages are made of. A group
-    without spread is all_high where its reward is at least `success_reward`, else all_low.
+    scored completion of the standard deviation within the group: the one that advantages are made of. What kind a
+    group is, and what is right, is said of `correctness`, the rewards before shaping: a group without spread is
+    all_high where it is at least `success_reward`, else all_low.
     """
-    rewards, ids = rewards_tensor(scores), group_numbers(groups)
+    rewards, ids = rewards_tensor(scores.rewards), group_numbers(groups)
     scored = [r for r in scores.rewards if r is not None]
     completions = [c for group in groups for c in group.completions]
     lengths = [len(c.token_ids) for c in completions]
@@ -42,11 +48,12 @@ def batch_metrics(groups: Sequence[Group], scores: Scores, *, success_reward: fl
     stats = group_stats(rewards, ids)
     first = [k for k in range(len(ids)) if k == 0 or ids[k] != ids[k - 1]]
     group_stds = [float(stats.std[k]) for k in first if stats.count[k] > 0]
-    counts = informative(rewards, ids, high=success_reward)
+    counts = informative(rewards_tensor(correctness), ids, high=success_reward)
     metrics: dict[str, Any] = {
         "reward_mean": mean(scored),
         "reward_std": standard_deviation(scored),
         "reward_group_std": mean(group_stds),
+        "correct_share": mean([c >= success_reward for c in correctness if c is not None]),
         "groups": len(groups),
         "completions": len(completions),
     }
@@ -69,16 +76,17 @@ def batch_metrics(groups: Sequence[Group], scores: Scores, *, success_reward: fl
 
 
 def advantage_metrics(
-    groups: Sequence[Group], scores: Scores, advantages: Float[Tensor, " n"]
+    groups: Sequence[Group], scores: Scores, advantages: Float[Tensor, " n"], *, sampled: int
 ) -> dict[str, Any]:
-    """Sizes of the scored completions' advantages, None where nothing is scored; and how many groups have any."""
+    """Sizes of the advantages of what is trained on and scored, None where nothing is; and how many of the `sampled`
+    groups have any."""
     numbers, values = group_numbers(groups).tolist(), advantages.tolist()
     scored = [(i, abs(a)) for i, a, r in zip(numbers, values, scores.rewards) if r is not None]
     sizes = [size for _, size in scored]
     return {
         "advantage_mean_abs": mean(sizes),
         "advantage_max_abs": max(sizes, default=None),
-        "groups_with_advantage_share": len({i for i, size in scored if size}) / max(len(groups), 1),
+        "groups_with_advantage_share": len({i for i, size in scored if size}) / max(sampled, 1),
     }
 
 

@@ -21,15 +21,18 @@ from grouprl.training.checkpoint import (
     TrainingState,
     final_model_step,
     load_optimizer,
+    read_curriculum_state,
     read_estimator_state,
     read_state,
 )
 from grouprl.training.config import Config, check_config, config_from_dict, config_to_toml, read_config
+from grouprl.training.curriculum import Curriculum
 from grouprl.training.estimators import load_estimator
 from grouprl.training.events import Listener
 from grouprl.training.machine import describe_machine
 from grouprl.training.memory import fit_micro_batch
 from grouprl.training.objective import objective_notes
+from grouprl.training.sampling import check_component_names, sampling_notes
 from grouprl.training.trainer import Trainer
 
 
@@ -98,6 +101,7 @@ def train(
         resolved = dataclasses.replace(resolved, reward=_reward_names(reward))
     estimator = load_estimator(resolved)  # before the task, whose files may be large
     chosen = load_task(resolved, task if isinstance(task, Task) else None, reward)
+    check_component_names(resolved, chosen)
     advantages = Advantages(estimator, resolved, chosen)
     folder = _create_folder(resolved, chosen)
     resolved = dataclasses.replace(resolved, output_dir=None)  # so that config.toml repeats the run elsewhere
@@ -150,6 +154,7 @@ def resume(
         saved = config_from_dict(folder.config(), where=str(folder.config_path))
         config = _override(saved, overrides or {})
         chosen = load_task(config, task, reward)
+        check_component_names(config, chosen)
         advantages = Advantages(load_estimator(config), config, chosen)
         checkpoint, state, notes = _newest_checkpoint(folder)
         state = state or TrainingState(task_fingerprint=chosen.fingerprint())
@@ -164,13 +169,23 @@ def resume(
             )
         if checkpoint and (estimator_state := read_estimator_state(checkpoint)) is not None:
             advantages.load_state(estimator_state)
+        curriculum = Curriculum(config.sampling)
+        if checkpoint and (seen := read_curriculum_state(checkpoint)) is not None:
+            curriculum.load_state(seen)
         source = str(checkpoint / "model") if checkpoint else config.model
         listener.loading(source)
         policy = load_policy(source, device=config.device)
         config, prepared = _prepare(policy, config)
         notes += prepared
         trainer = Trainer(
-            config, chosen, policy, folder, advantages=advantages, listener=listener, state=state
+            config,
+            chosen,
+            policy,
+            folder,
+            advantages=advantages,
+            curriculum=curriculum,
+            listener=listener,
+            state=state,
         )
         if checkpoint:
             load_optimizer(checkpoint, trainer.optimizer)
@@ -337,6 +352,7 @@ def _start(trainer: Trainer, *, notes: Sequence[str]) -> None:
     notes.append(
         f"prompts: {train} to train on, in an order shuffled anew each time round; {heldout} held out, {used} used"
     )
+    notes += sampling_notes(trainer.config)
     if train < trainer.config.rollout.prompts_per_step:
         notes.append(
             f"a step draws {trainer.config.rollout.prompts_per_step} prompts, so each comes more than once"
