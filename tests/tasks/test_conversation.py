@@ -49,3 +49,32 @@ def test_messages_become_a_tuple_of_plain_dicts() -> None:
 def test_refusals(content: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read_content(content)
+
+
+def test_a_system_prompt_before_each_conversation() -> None:
+    reward = Reward("any", lambda completions: [0] * len(completions))
+    user = {"role": "user", "content": "Hi"}
+    task = Task("t", [Prompt("a", (user,))], [Prompt("b", (user, {"role": "assistant", "content": "?"}, user))], (reward,))
+    changed = task.with_system_prompt("Be brief.")
+    assert [p.content[0] for p in (*changed.train, *changed.heldout)] == [
+        {"role": "system", "content": "Be brief."}
+    ] * 2
+    assert changed.heldout[0].content[1:] == task.heldout[0].content
+    assert changed.fingerprint() != task.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("Hi", r"data.jsonl, line 1: prompt 'a': the prompt is plain text, .*leave system_prompt out"),
+        (({"role": "system", "content": "x"}, {"role": "user", "content": "Hi"}), "role 'system' already"),
+        (({"role": "developer", "content": "x"}, {"role": "user", "content": "Hi"}), "role 'developer' already"),
+    ],
+)
+def test_a_system_prompt_where_it_has_no_place(content: Any, problem: str) -> None:
+    reward = Reward("any", lambda completions: [0] * len(completions))
+    task = Task("t", [Prompt("a", content)], [], (reward,), origins={"a": "data.jsonl, line 1"})
+    with pytest.raises(TaskError, match=problem):
+        task.with_system_prompt("Be brief.")
+    with pytest.raises(TaskError, match="expected text that is not blank"):
+        task.with_system_prompt(" ")

@@ -88,7 +88,7 @@ def test_parquet_refusals(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match=r"data.parquet: cannot be read .*expected Parquet"):
         read_prompts(path)
     polars.DataFrame({"question": ["a"]}).write_parquet(path)
-    with pytest.raises(TaskError, match=r"no 'prompt' among its columns \['question'\]"):
+    with pytest.raises(TaskError, match=r"no 'prompt' among its keys \['question'\]"):
         read_prompts(path)
     polars.DataFrame({"prompt": ["a", None]}).write_parquet(path)
     with pytest.raises(TaskError, match=r"data.parquet, row 2: the prompt is of type NoneType"):
@@ -146,8 +146,8 @@ def test_a_bad_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "folder.jsonl").mkdir()
     with pytest.raises(TaskError, match=r"folder.jsonl: not a file"):
         read_prompts(tmp_path / "folder.jsonl")
-    with pytest.raises(TaskError, match=r"data.csv: unknown kind of file, expected one of .jsonl"):
-        read_prompts(tmp_path / "data.csv")
+    with pytest.raises(TaskError, match=r"data.txt: unknown kind of file, expected one of .jsonl"):
+        read_prompts(tmp_path / "data.txt")
     (tmp_path / "empty.jsonl").write_text("\n\n")
     with pytest.raises(TaskError, match=r"empty.jsonl: no prompts in it"):
         read_prompts(tmp_path / "empty.jsonl")

@@ -46,6 +46,8 @@ class EvalArguments:
     """A task's name or a file of prompts. The run's own for a run, else arithmetic."""
     reward: tuple[str, ...] = ()
     """Rewards, as in grouprl train. The run's own for a run on its own task."""
+    system_prompt: str | None = None
+    """Put before each conversation. The run's own for a run, else none."""
     split: Literal["heldout", "train", "all"] = "heldout"
     """Which of the task's prompts."""
     prompts: int = 100
@@ -134,6 +136,8 @@ def _config(given: EvalArguments) -> Config:
         table |= {"heldout_path": None, "heldout_fraction": None}
     if given.reward:
         table |= {"reward": given.reward, "reward_weights": ()}
+    if given.system_prompt is not None:
+        table["system_prompt"] = given.system_prompt
     if given.success_reward is not None:
         table["success_reward"] = given.success_reward
     table |= {"model": model, "seed": given.seed, "device": given.device}

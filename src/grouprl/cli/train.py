@@ -27,6 +27,7 @@ With no options: the quickstart, sums of two numbers on the bundled SmolLM2-135M
 two cores. With your own prompts and reward:
 
   grouprl train --task prompts.jsonl --reward my_rewards.py:score --max-new-tokens 64
+  grouprl train --task math:gsm8k.jsonl --reward math tags --reward-weights 1 0.1 --max-new-tokens 512
 
 A run goes on after Ctrl-C, a kill or a crash with: grouprl train --resume runs/<name>"""
 

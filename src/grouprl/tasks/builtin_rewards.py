@@ -17,7 +17,6 @@ import numpy as np
 
 from grouprl.errors import TaskError
 from grouprl.tasks import answers
-from grouprl.tasks.task import RewardFunction
 from grouprl.types import Prompt
 
 EXACT_DIGITS = 15
@@ -113,7 +112,7 @@ def gold_number(answer: Any) -> Fraction:
             )
         value = Fraction(written)
     if value is None:
-        raise ValueError(f"answer {_shown(answer)}, expected one number")
+        raise ValueError(f"answer {shown(answer)}, expected one number")
     return value
 
 
@@ -135,7 +134,7 @@ def gold_integer(answer: Any) -> int:
     """
     value = gold_number(answer)
     if value.denominator != 1:
-        raise ValueError(f"answer {_shown(answer)}, expected a whole number")
+        raise ValueError(f"answer {shown(answer)}, expected a whole number")
     return int(value)
 
 
@@ -158,7 +157,7 @@ def gold_text(answer: Any) -> str:
     if isinstance(answer, Integral):
         return str(gold_integer(answer))
     if not isinstance(answer, str) or not answer.strip():
-        raise ValueError(f"answer {_shown(answer)}, expected text that is not blank")
+        raise ValueError(f"answer {shown(answer)}, expected text that is not blank")
     return answer.strip()
 
 
@@ -166,16 +165,9 @@ last_integer = AnswerReward("last_integer", answers.last_integer, gold_integer)
 last_number = AnswerReward("last_number", answers.last_number, gold_number)
 exact_match = AnswerReward("exact_match", str.strip, gold_text)
 
-BUILTIN_REWARDS: dict[str, RewardFunction] = {
-    "exact_match": exact_match,
-    "last_integer": last_integer,
-    "last_number": last_number,
-    "only_number": only_number,
-}
-"""By the name that `rewards=` and `--reward` take."""
 
-
-def _shown(answer: Any) -> str:
+def shown(answer: Any) -> str:
+    """A field's value for a message: its repr, cut short; "missing" for None."""
     if answer is None:
         return "missing"
     if isinstance(answer, int) and abs(answer) >= 10**answers.MAX_CHARACTERS:

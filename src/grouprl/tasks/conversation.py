@@ -52,6 +52,31 @@ def read_content(value: Any) -> str | tuple[Message, ...]:
     return messages
 
 
+def with_system_prompt(content: str | Sequence[Message], system_prompt: str) -> tuple[Message, ...]:
+    """A conversation with a system prompt before it.
+
+    Args:
+        content: The content of a `Prompt`.
+        system_prompt: Text that is not blank.
+
+    Raises:
+        ValueError: Plain text, which has no roles; a conversation that has a system prompt.
+
+    Example:
+        >>> with_system_prompt(({"role": "user", "content": "Hi"},), "Be brief.")[0]
+        {'role': 'system', 'content': 'Be brief.'}
+    """
+    if isinstance(content, str):
+        raise ValueError(
+            "the prompt is plain text, which has no place for a system prompt, expected a list of messages"
+        )
+    if content[0]["role"] in ("system", "developer"):
+        raise ValueError(
+            f"the prompt has a message of role {content[0]['role']!r} already, expected none beside a system prompt"
+        )
+    return ({"role": "system", "content": system_prompt}, *content)
+
+
 def _read_message(message: Any, index: int) -> dict[str, str]:
     where = f"message {index + 1} of the prompt"
     if not isinstance(message, Mapping):

@@ -1,4 +1,4 @@
-"""Prompts from a file: JSON Lines (also gzipped) or Parquet, one prompt a line or row.
+"""Prompts from a file: JSON Lines (also gzipped), Parquet or CSV, one prompt a line or row; or from the hub.
 
     {"prompt": "What is 2 + 2?", "answer": 4}
     {"prompt": [{"role": "user", "content": "What is 2 + 2?"}], "answer": 4, "level": "easy"}
@@ -8,27 +8,37 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from grouprl.errors import MissingDependency, TaskError
 from grouprl.tasks.conversation import read_content
+from grouprl.tasks.hub import HubDataset
 from grouprl.types import Prompt
 
-SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
+SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet", ".csv")
+
+Row = dict[str, Any]
 
 
-def read_prompts(path: Path, *, id_prefix: str = "") -> tuple[list[Prompt], dict[str, str]]:
+def read_prompts(
+    path: Path | HubDataset, *, id_prefix: str = "", read_row: Callable[[Row], Row] = dict
+) -> tuple[list[Prompt], dict[str, str]]:
     """Read all prompts of a file.
 
     Args:
-        path: A .jsonl, .jsonl.gz or .parquet file. JSON Lines are UTF-8; a byte-order mark, CRLF line ends
-            and blank lines are tolerated. Line and row numbers count from 1, blank lines included.
+        path: A .jsonl, .jsonl.gz, .parquet or .csv file, or a data set of the hub. JSON Lines and CSV are UTF-8;
+            a byte-order mark, CRLF line ends and blank lines are tolerated. CSV has a header, all its values are
+            text, and an empty one is None. Line and row numbers count from 1, blank lines included; CSV's count rows after the
+            header.
         id_prefix: Put before each prompt_id.
+        read_row: What is done to a row before it is read, for files that name things otherwise; a ValueError of it is
+            an error of the row.
 
     Returns:
         The prompts in the file's order, and prompt_id → "<file>, line <n>".
@@ -39,19 +49,16 @@ def read_prompts(path: Path, *, id_prefix: str = "") -> tuple[list[Prompt], dict
             names file and line.
         MissingDependency: Parquet without polars.
     """
-    name = path.name.lower()
-    if not name.endswith(SUFFIXES):
-        raise TaskError(f"{path}: unknown kind of file, expected one of {', '.join(SUFFIXES)}; convert it")
-    if not path.is_file():
-        raise TaskError(
-            f"{path}: {'not a file' if path.exists() else 'no such file'}, expected a file of prompts"
-        )
-    rows, unit = (_parquet_rows(path), "row") if name.endswith(".parquet") else (_jsonl_rows(path), "line")
+    rows, unit = _rows_of(path)
     stem = file_stem(path)
     prompts: list[Prompt] = []
     origins: dict[str, str] = {}
     for index, row in rows:
         where = f"{path}, {unit} {index}"
+        try:
+            row = read_row(row)
+        except ValueError as error:
+            raise TaskError(f"{where}: {error}") from None
         prompt = _read_prompt(row, where, f"{stem}:{index}", id_prefix)
         if prompt.prompt_id in origins:
             raise TaskError(
@@ -66,10 +73,30 @@ def read_prompts(path: Path, *, id_prefix: str = "") -> tuple[list[Prompt], dict
     return prompts, origins
 
 
-def file_stem(path: Path) -> str:
-    """The file's name without its suffixes: "train" for data/train.jsonl.gz."""
+def file_stem(path: Path | HubDataset) -> str:
+    """The file's name without its suffixes: "train" for data/train.jsonl.gz; "gsm8k" for openai/gsm8k."""
+    if isinstance(path, HubDataset):
+        return path.stem
     suffix = next(suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix))
     return path.name[: -len(suffix)] or path.name
+
+
+def _rows_of(path: Path | HubDataset) -> tuple[Iterator[tuple[int, Row]], str]:
+    """The rows with their numbers, and what a row is called."""
+    if isinstance(path, HubDataset):
+        return path.rows(), "row"
+    name = path.name.lower()
+    if not name.endswith(SUFFIXES):
+        raise TaskError(f"{path}: unknown kind of file, expected one of {', '.join(SUFFIXES)}; convert it")
+    if not path.is_file():
+        raise TaskError(
+            f"{path}: {'not a file' if path.exists() else 'no such file'}, expected a file of prompts"
+        )
+    if name.endswith(".parquet"):
+        return _parquet_rows(path), "row"
+    if name.endswith(".csv"):
+        return _csv_rows(path), "row"
+    return _jsonl_rows(path), "line"
 
 
 def _read_prompt(row: dict[str, Any], where: str, default_id: str, id_prefix: str) -> Prompt:
@@ -154,6 +181,24 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     except (polars.exceptions.PolarsError, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise TaskError(f"{path}: cannot be read ({reason}), expected Parquet") from error
-    if "prompt" not in frame.columns:
-        raise TaskError(f"{path}: no 'prompt' among its columns {frame.columns}, expected one")
     yield from enumerate(frame.iter_rows(named=True), 1)
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[int, Row]]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            rows = csv.reader(stream, strict=True)
+            header = next(rows, [])
+            twice = [name for name in header if header.count(name) > 1]
+            if not all(header) or twice:
+                what = f"column {twice[0]!r} twice" if twice else "a column without a name"
+                raise TaskError(f"{path}: {what} in its header, expected one name a column")
+            for number, cells in enumerate((cells for cells in rows if cells), 1):
+                if len(cells) != len(header):
+                    raise TaskError(
+                        f"{path}, row {number}: {len(cells)} values under {len(header)} columns, expected one each; "
+                        "quote a value that holds a comma"
+                    )
+                yield number, {name: cell or None for name, cell in zip(header, cells)}
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise TaskError(f"{path}: cannot be read ({error}), expected CSV in UTF-8") from error

@@ -13,7 +13,9 @@ from typing import Any
 from grouprl.errors import TaskError
 from grouprl.tasks.arithmetic_task import arithmetic
 from grouprl.tasks.checking import check_rewards
-from grouprl.tasks.files import SUFFIXES, file_stem, read_prompts
+from grouprl.tasks.files import SUFFIXES, Row, file_stem, read_prompts
+from grouprl.tasks.hub import HubDataset, hub_dataset
+from grouprl.tasks.math_rows import math_row
 from grouprl.tasks.reward_specs import RewardLike, make_rewards
 from grouprl.tasks.split import DEFAULT_FRACTION, content_key, split_heldout
 from grouprl.tasks.task import Task
@@ -21,6 +23,9 @@ from grouprl.types import Prompt
 
 _BUILDERS: dict[str, Callable[..., Task]] = {"arithmetic": arithmetic}
 """Built-in tasks by name; a builder's keyword arguments are the task's options."""
+
+_MATH = "math:"
+"""Before a file: its rows are read by `math_row`, and its reward is `math` unless told."""
 
 
 def names() -> list[str]:
@@ -49,9 +54,11 @@ def load(
     """A built-in task, or the task of a file of prompts; its rewards are checked against its prompts.
 
     Args:
-        name_or_path: A name of `names()`, or a .jsonl, .jsonl.gz or .parquet file (`grouprl.tasks.files`).
+        name_or_path: A name of `names()`; a .jsonl, .jsonl.gz, .parquet or .csv file (`grouprl.tasks.files`); a
+            data set of the hub (`grouprl.tasks.hub`); or "math:" and a file or data set of GSM8K's or MATH's columns
+            (`grouprl.tasks.math_rows`).
         rewards: One or several: a function, a built-in name, "module:function", or a `Reward`. Required for
-            a file; in place of a built-in task's own where given.
+            a file, but for "math:", whose own is "math"; in place of a built-in task's own where given.
         reward_weights: One for each reward. None: each one's own.
         success_reward: A completion counts as right where its reward is at least this. None: the task's own,
             1 for a file.
@@ -85,15 +92,17 @@ def load(
         chosen = make_rewards(task.rewards if none_given else rewards, reward_weights)
         task = replace(task, rewards=chosen)
     else:
-        path = _existing(name_or_path)
+        is_math = isinstance(name_or_path, str) and name_or_path.startswith(_MATH)
+        path = _existing(name_or_path[len(_MATH) :] if is_math else name_or_path)  # type: ignore[index]
         if options:
             raise TaskError(f"{path}: a file of prompts has no option {next(iter(options))!r}; leave it out")
-        if none_given:
+        if none_given and not is_math:
             raise TaskError(
                 f"{path}: no reward for its prompts, expected at least one, such as 'last_number'"
             )
-        chosen = make_rewards(rewards, reward_weights)
-        train, heldout, origins = _read(path, heldout_path, heldout_fraction)
+        chosen = make_rewards("math" if none_given else rewards, reward_weights)
+        read_row = math_row if is_math else dict
+        train, heldout, origins = _read(path, heldout_path, heldout_fraction, read_row)
         task = Task(file_stem(path), train, heldout, chosen, origins=origins)
     if success_reward is not None:
         task = replace(task, success_reward=success_reward)
@@ -114,8 +123,12 @@ def _build(name: str, options: dict[str, Any]) -> Task:
     return builder(**options)
 
 
-def _existing(name_or_path: str | os.PathLike[str]) -> Path:
+def _existing(name_or_path: str | os.PathLike[str]) -> Path | HubDataset:
     path = Path(name_or_path)
+    if path.is_file():
+        return path
+    if not path.name.lower().endswith(SUFFIXES) and (found := hub_dataset(str(name_or_path))):
+        return found
     if path.exists():
         return path
     if path.name.lower().endswith(SUFFIXES):
@@ -123,21 +136,25 @@ def _existing(name_or_path: str | os.PathLike[str]) -> Path:
     near = difflib.get_close_matches(str(name_or_path), names(), n=1)
     raise TaskError(
         f"task {str(name_or_path)!r}: neither a built-in task nor a file, expected one of "
-        f"{', '.join(names())}, or a file in {', '.join(SUFFIXES)}"
+        f"{', '.join(names())}, or a file in {', '.join(SUFFIXES)}, or owner/name of the hub; math:FILE for mathematics"
         f"{f'; did you mean {near[0]!r}?' if near else ''}"
     )
 
 
 def _read(
-    path: Path, heldout_path: str | os.PathLike[str] | None, fraction: float | None
+    path: Path | HubDataset,
+    heldout_path: str | os.PathLike[str] | None,
+    fraction: float | None,
+    read_row: Callable[[Row], Row],
 ) -> tuple[list[Prompt], list[Prompt], dict[str, str]]:
     if heldout_path is None:
-        prompts, origins = read_prompts(path)
+        prompts, origins = read_prompts(path, read_row=read_row)
         return *split_heldout(prompts, DEFAULT_FRACTION if fraction is None else fraction), origins
     if fraction is not None:
         raise TaskError(f"{path}: both heldout_path and heldout_fraction given, expected one of them")
-    train, origins = read_prompts(path)
-    heldout, heldout_origins = read_prompts(Path(heldout_path), id_prefix="heldout/")
+    train, origins = read_prompts(path, read_row=read_row)
+    other = _existing(str(heldout_path).removeprefix(_MATH))
+    heldout, heldout_origins = read_prompts(other, id_prefix="heldout/", read_row=read_row)
     trained = {content_key(prompt): prompt for prompt in train}
     shared = [prompt for prompt in heldout if content_key(prompt) in trained]
     if shared:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from grouprl.errors import TaskError
-from grouprl.tasks.builtin_rewards import BUILTIN_REWARDS
+from grouprl.tasks.named_rewards import is_named, make_named, signatures
 from grouprl.tasks.task import Reward, RewardFunction
 from grouprl.user_code import is_spec, load_attribute
 
@@ -54,11 +54,11 @@ def reward_from_spec(spec: str, *, weight: float = 1.0) -> Reward:
     """The reward that a text names.
 
     Args:
-        spec: A built-in name ("last_integer", "last_number", "exact_match", "only_number"), or
-            "module:function", or "path/to/file.py:function". Modules are looked for in the current folder
-            first, as `python -m` does; that folder, or the file's own, then stays at the end of sys.path, so
-            that imports inside the function work. `function` may also be a Reward, or an attribute of one
-            ("module:scorers.strict").
+        spec: A built-in name, some with options after a colon ("last_integer", "math", "tags:think,answer"; all in
+            `grouprl.tasks.named_rewards`), or "module:function", or "path/to/file.py:function". Modules are
+            looked for in the current folder first, as `python -m` does; that folder, or the file's own, then stays
+            at the end of sys.path, so that imports inside the function work. `function` may also be a Reward, or an
+            attribute of one ("module:scorers.strict").
         weight: The component's weight. A Reward found under the name keeps its own, unless this is not 1.
 
     Returns:
@@ -71,13 +71,13 @@ def reward_from_spec(spec: str, *, weight: float = 1.0) -> Reward:
         >>> reward_from_spec("last_integer").function(completions=["It is 22."], answer=[22])
         [1.0]
     """
-    if spec in BUILTIN_REWARDS:
-        return Reward(spec, BUILTIN_REWARDS[spec], weight)
+    if is_named(spec):
+        return Reward(spec.partition(":")[0], make_named(spec), weight)
     where = f"reward {spec!r}"
     if not is_spec(spec):
-        near = difflib.get_close_matches(spec, BUILTIN_REWARDS, n=1)
+        near = difflib.get_close_matches(spec, [form.partition(":")[0] for form in signatures()], n=1)
         raise TaskError(
-            f"{where}: not a built-in reward, expected {', '.join(BUILTIN_REWARDS)}, 'module:function' "
+            f"{where}: not a built-in reward, expected {', '.join(signatures())}, 'module:function' "
             f"or 'file.py:function'{f'; did you mean {near[0]!r}?' if near else ''}"
         )
     attribute = spec.rpartition(":")[2]

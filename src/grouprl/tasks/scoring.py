@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from grouprl.errors import InputError, MissingDependency, RewardError
 from grouprl.tasks.columns import Batch, accepted_columns
+from grouprl.tasks.outcomes import Verdict
 from grouprl.tasks.task import Reward
 from grouprl.types import Group
 
@@ -30,6 +31,9 @@ class Scores:
         errors: How many values are None because a reward function raised on that completion.
         error_examples: The first few of them, a line each.
         nonfinite: How many values, and sums, were NaN or infinite. They are None.
+        outcomes: Reward name → the outcome of each value, for rewards that return a `Verdict` or list `outcomes`; None
+            for a value without one.
+        possible_outcomes: Reward name → the outcomes that it lists.
     """
 
     rewards: list[float | None]
@@ -37,6 +41,25 @@ class Scores:
     errors: int = 0
     error_examples: list[str] = field(default_factory=list)
     nonfinite: int = 0
+    outcomes: dict[str, list[str | None]] = field(default_factory=dict)
+    possible_outcomes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def outcome_shares(self) -> dict[str, float]:
+        """`reward_<name>_<outcome>_share`: the share of the completions, under the names of metrics.jsonl.
+
+        Outcomes that a reward lists and that did not happen are there with 0. Empty without completions.
+
+        Example:
+            >>> scores = Scores([0.0], {"r": [0.0]}, outcomes={"r": ["wrong"]}, possible_outcomes={"r": ("right",)})
+            >>> scores.outcome_shares()
+            {'reward_r_right_share': 0.0, 'reward_r_wrong_share': 1.0}
+        """
+        shares: dict[str, float] = {}
+        for name, found in self.outcomes.items():
+            for outcome in dict.fromkeys([*self.possible_outcomes.get(name, ()), *found]):
+                if outcome is not None and found:
+                    shares[f"reward_{name}_{outcome}_share"] = found.count(outcome) / len(found)
+        return shares
 
 
 def score(
@@ -78,13 +101,26 @@ def score(
     if on_error not in ("raise", "abstain"):
         raise InputError(f"score: on_error {on_error!r}, expected 'raise' or 'abstain'")
     batch = Batch.of(groups)
-    scores = Scores([], {})
     tally = _Tally()
+    components: dict[str, list[float | None]] = {}
+    outcomes: dict[str, list[str | None]] = {}
+    possible: dict[str, tuple[str, ...]] = {}
     for reward in task_rewards:
-        scores.components[reward.name] = _component(reward, batch, on_error, tally) if len(batch) else []
-    for index in range(len(batch)):
-        scores.rewards.append(_total(task_rewards, scores.components, index, tally))
-    return Scores(scores.rewards, scores.components, tally.errors, tally.examples, tally.nonfinite)
+        values = _component(reward, batch, on_error, tally) if len(batch) else []
+        components[reward.name] = [None if value is None else float(value) for value in values]
+        listed = tuple(getattr(reward.function, "outcomes", ()))
+        if listed or any(isinstance(value, Verdict) for value in values):
+            outcomes[reward.name] = [getattr(value, "outcome", None) for value in values]
+            possible[reward.name] = listed
+    return Scores(
+        rewards=[_total(task_rewards, components, index, tally) for index in range(len(batch))],
+        components=components,
+        errors=tally.errors,
+        error_examples=tally.examples,
+        nonfinite=tally.nonfinite,
+        outcomes=outcomes,
+        possible_outcomes=possible,
+    )
 
 
 @dataclass
@@ -204,6 +240,8 @@ def _is_list(result: Any) -> bool:
 
 
 def _number(item: Any) -> float:
+    if isinstance(item, Verdict):
+        return item
     complex_number = isinstance(item, numbers.Complex) and not isinstance(item, numbers.Real)
     if complex_number or not hasattr(item, "__float__") or getattr(item, "ndim", 0) > 0:
         raise TypeError

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from grouprl.errors import TaskError
-from grouprl.tasks.conversation import read_content
+from grouprl.tasks.conversation import read_content, with_system_prompt
 from grouprl.types import Prompt
 
 RewardFunction = Callable[..., Iterable[float | None]]
@@ -113,6 +113,32 @@ class Task:
     def field_names(self) -> tuple[str, ...]:
         """The names of the prompts' fields: those of any prompt are those of all."""
         return tuple(self.train[0].fields)
+
+    def with_system_prompt(self, system_prompt: str) -> Task:
+        """The task with a system prompt before each of its conversations, held-out ones included.
+
+        Raises:
+            TaskError: A blank text; a prompt that is plain text, or has a system prompt.
+
+        Example:
+            >>> task = Task("a", [Prompt("p", ({"role": "user", "content": "Hi"},))], [], (Reward("r", len),))
+            >>> task.with_system_prompt("Be brief.").train[0].content[0]
+            {'role': 'system', 'content': 'Be brief.'}
+        """
+        if not isinstance(system_prompt, str) or not system_prompt.strip():
+            raise TaskError(f"system_prompt: {system_prompt!r}, expected text that is not blank")
+
+        def prefixed(prompt: Prompt) -> Prompt:
+            try:
+                return replace(prompt, content=with_system_prompt(prompt.content, system_prompt))
+            except ValueError as error:
+                where = self.origins.get(prompt.prompt_id, f"task {self.name!r}")
+                raise TaskError(
+                    f"{where}: prompt {prompt.prompt_id!r}: {error}; leave system_prompt out"
+                ) from None
+
+        train, heldout = ([prefixed(prompt) for prompt in part] for part in (self.train, self.heldout))
+        return replace(self, train=train, heldout=heldout)
 
     def fingerprint(self) -> str:
         """A hash of the prompts, in their order: ids, content, fields, and which are held out.

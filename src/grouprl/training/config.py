@@ -182,10 +182,11 @@ class Config:
     model: str = "bundled"
     """'bundled' (SmolLM2-135M-Instruct), a folder that save_pretrained wrote, or a hub id."""
     task: str = "arithmetic"
-    """A task's name, or a .jsonl or .parquet file of prompts."""
+    """A task's name, or a .jsonl, .parquet or .csv file of prompts, or owner/name of the hub; math:FILE for GSM8K's
+    or MATH's columns, with the reward math."""
     reward: tuple[str, ...] = ()
-    """Rewards: built-in names (last_number, exact_match, …), file.py:function or module:function. The task's own
-    where none is given."""
+    """Rewards: built-in names (last_number, math, tags:think,answer, …), file.py:function or module:function. The
+    task's own where none is given."""
     reward_weights: tuple[float, ...] = ()
     """One weight a reward; all 1 where none is given."""
     on_reward_error: Literal["raise", "abstain"] = "raise"
@@ -196,6 +197,8 @@ class Config:
     """A file of held-out prompts, for a task that is a file."""
     heldout_fraction: Annotated[float, Ge(0), Lt(1)] | None = None
     """Share of the prompts to hold out, for a task that is a file without heldout_path (0.1 unless told)."""
+    system_prompt: str | None = None
+    """Put before each conversation of the task; none for prompts that are plain text."""
     steps: Count = 16
     """Training steps."""
     seed: CountOrOff = 0

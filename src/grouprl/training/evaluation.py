@@ -64,8 +64,8 @@ def evaluate(
 
     Returns:
         A record with accuracy (and its 95 % interval), accuracy_greedy, pass@k, reward_mean, truncated_share,
-        only_number_share, unscored_share, completion_tokens_mean, prompts, samples, seconds. What could
-        not be measured is None.
+        only_number_share, unscored_share, completion_tokens_mean, prompts, samples, seconds, and the shares of
+        the outcomes that a reward tells apart. What could not be measured is None.
     """
     start = time.perf_counter()
     total = len(prompts) * (samples + 1)
@@ -118,6 +118,7 @@ def evaluate(
         "prompts": len(prompts),
         "samples": samples,
         "seconds": time.perf_counter() - start,
+        **scores.outcome_shares(),
     }
     for k in ks:
         record[f"pass_at_{k}"] = None if nothing_scored else mean([pass_at_k(samples, c, k) for c in correct])

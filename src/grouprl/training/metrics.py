@@ -72,7 +72,7 @@ def batch_metrics(
         present = [v for v in values if v is not None]
         metrics[f"reward_{name}_mean"] = mean(present)
         metrics[f"reward_{name}_count"] = len(present)
-    return metrics
+    return metrics | scores.outcome_shares()
 
 
 def advantage_metrics(

@@ -284,7 +284,7 @@ def load_task(
         )
     rewards = config.reward if reward is None else reward
     if task is None:
-        return load(
+        task = load(
             config.task,
             rewards=rewards,
             reward_weights=config.reward_weights or None,
@@ -292,13 +292,14 @@ def load_task(
             heldout_path=config.heldout_path,
             heldout_fraction=config.heldout_fraction,
         )
+        return task.with_system_prompt(config.system_prompt) if config.system_prompt else task
     if reward is not None or config.reward or config.reward_weights:
         chosen = make_rewards(rewards or task.rewards, config.reward_weights or None)
         task = dataclasses.replace(task, rewards=chosen)
     if config.success_reward is not None:
         task = dataclasses.replace(task, success_reward=config.success_reward)
     check_rewards(task)
-    return task
+    return task.with_system_prompt(config.system_prompt) if config.system_prompt else task
 
 
 def _reward_names(reward: RewardLike | Sequence[RewardLike]) -> tuple[str, ...]:
