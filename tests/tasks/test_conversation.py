@@ -4,7 +4,10 @@ from typing import Any
 
 import pytest
 
+from grouprl.errors import TaskError
+from grouprl.tasks import Reward, Task
 from grouprl.tasks.conversation import read_content
+from grouprl.types import Prompt
 
 USER = {"role": "user", "content": "Hi"}
 
@@ -54,7 +57,12 @@ def test_refusals(content: Any, message: str) -> None:
 def test_a_system_prompt_before_each_conversation() -> None:
     reward = Reward("any", lambda completions: [0] * len(completions))
     user = {"role": "user", "content": "Hi"}
-    task = Task("t", [Prompt("a", (user,))], [Prompt("b", (user, {"role": "assistant", "content": "?"}, user))], (reward,))
+    task = Task(
+        "t",
+        [Prompt("a", (user,))],
+        [Prompt("b", (user, {"role": "assistant", "content": "?"}, user))],
+        (reward,),
+    )
     changed = task.with_system_prompt("Be brief.")
     assert [p.content[0] for p in (*changed.train, *changed.heldout)] == [
         {"role": "system", "content": "Be brief."}
@@ -68,7 +76,10 @@ def test_a_system_prompt_before_each_conversation() -> None:
     [
         ("Hi", r"data.jsonl, line 1: prompt 'a': the prompt is plain text, .*leave system_prompt out"),
         (({"role": "system", "content": "x"}, {"role": "user", "content": "Hi"}), "role 'system' already"),
-        (({"role": "developer", "content": "x"}, {"role": "user", "content": "Hi"}), "role 'developer' already"),
+        (
+            ({"role": "developer", "content": "x"}, {"role": "user", "content": "Hi"}),
+            "role 'developer' already",
+        ),
     ],
 )
 def test_a_system_prompt_where_it_has_no_place(content: Any, problem: str) -> None:

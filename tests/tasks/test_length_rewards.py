@@ -1,6 +1,7 @@
 """Length rewards against their equations."""
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -56,13 +57,15 @@ def test_cosine_falls_for_right_and_rises_for_wrong() -> None:
     for right, sign in ((True, -1), (False, 1)):
         reward = CosineLength(lambda completions, right=right: [right] * len(completions), 100)
         values = reward(completions=["a"] * 101, completion_ids=ids(*lengths))
-        assert all(sign * (b - a) > 0 for a, b in zip(values, values[1:]))
+        assert all(sign * (b - a) > 0 for a, b in pairwise(values))
 
 
 def test_cosine_of_a_named_reward_checks_its_gold_and_keeps_unscored(tmp_path: Any) -> None:
     path = tmp_path / "sums.jsonl"
     path.write_text('{"prompt": "2 + 2?", "answer": 4}\n{"prompt": "3 + 3?", "answer": "six"}\n')
-    with pytest.raises(TaskError, match=r"line 2 .*answer 'six', expected one number, which reward 'cosine_length'"):
+    with pytest.raises(
+        TaskError, match=r"line 2 .*answer 'six', expected one number, which reward 'cosine_length'"
+    ):
         load(path, rewards="cosine_length:last_number,64")
     reward = reward_from_spec("cosine_length:last_number,64,-2")
     columns = {"completions": ["4", "4", "5"], "answer": [4] * 3, "completion_ids": ids(0, 65, 64)}

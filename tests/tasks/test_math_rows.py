@@ -22,9 +22,24 @@ GSM8K = [
     {"question": "How many legs have 250 spiders, and 500 more?", "answer": "#### 2,500"},
 ]
 MATH = [
-    {"problem": "Simplify $\\sqrt{12}$.", "solution": "It is $\\boxed{2\\sqrt{3}}$.", "level": "Level 1", "type": "Algebra"},
-    {"problem": "Expand $(x+1)^2$.", "solution": "$\\boxed{x^2+2x+1}$", "level": "Level 2", "type": "Algebra"},
-    {"problem": "Which is even, 2 or 3?", "solution": "$\\boxed{\\text{2}}$", "level": "Level 1", "type": "Numbers"},
+    {
+        "problem": "Simplify $\\sqrt{12}$.",
+        "solution": "It is $\\boxed{2\\sqrt{3}}$.",
+        "level": "Level 1",
+        "type": "Algebra",
+    },
+    {
+        "problem": "Expand $(x+1)^2$.",
+        "solution": "$\\boxed{x^2+2x+1}$",
+        "level": "Level 2",
+        "type": "Algebra",
+    },
+    {
+        "problem": "Which is even, 2 or 3?",
+        "solution": "$\\boxed{\\text{2}}$",
+        "level": "Level 1",
+        "type": "Numbers",
+    },
 ]
 
 
@@ -53,7 +68,7 @@ def write(folder: Path, rows: list[dict[str, Any]], suffix: str) -> Path:
 def test_each_kind_of_file(tmp_path: Path, suffix: str, rows: list[dict[str, Any]], right: list[str]) -> None:
     task = load(f"math:{write(tmp_path, rows, suffix)}", heldout_fraction=0)
     assert (task.name, [reward.name for reward in task.rewards]) == ("data", ["math"])
-    assert [prompt.prompt_id for prompt in task.train] == ["data:1", "data:2", "data:3"] if suffix != ".x" else []
+    assert [prompt.prompt_id for prompt in task.train] == ["data:1", "data:2", "data:3"]
     question = rows[0].get("question") or rows[0]["problem"]
     assert task.train[0].content == ({"role": "user", "content": f"{question}\n\n{INSTRUCTION}"},)
     golds = [prompt.fields["answer"] for prompt in task.train]
@@ -92,7 +107,12 @@ def test_rows_that_do_not_fit(row: dict[str, Any], problem: str) -> None:
 
 
 def test_a_prompt_stays_as_it_is_and_answer_goes_before_solution() -> None:
-    row = {"prompt": [{"role": "user", "content": "2 + 2?"}], "answer": 4, "solution": "\\boxed{5}", "problem": None}
+    row = {
+        "prompt": [{"role": "user", "content": "2 + 2?"}],
+        "answer": 4,
+        "solution": "\\boxed{5}",
+        "problem": None,
+    }
     assert math_row(row) == row
 
 
@@ -125,7 +145,9 @@ def test_names_of_data_sets(tmp_path: Path) -> None:
 
 def test_without_datasets_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
-    with pytest.raises(MissingDependency, match=r"^openai/gsm8k:main@train: .*pip install datasets, or give a file$"):
+    with pytest.raises(
+        MissingDependency, match=r"^openai/gsm8k:main@train: .*pip install datasets, or give a file$"
+    ):
         load("math:openai/gsm8k:main")
 
 

@@ -17,7 +17,9 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("name", [form.partition(":")[0].partition("[")[0] for form in signatures()])
-@pytest.mark.parametrize("content", ["2 + 2?", ({"role": "system", "content": "Sum."}, {"role": "user", "content": "2+2?"})])
+@pytest.mark.parametrize(
+    "content", ["2 + 2?", ({"role": "system", "content": "Sum."}, {"role": "user", "content": "2+2?"})]
+)
 def test_each_scores_plain_prompts_and_conversations(name: str, content: object) -> None:
     reward = reward_from_spec(name + OPTIONS.get(name, ""))
     assert reward.name == name
@@ -28,7 +30,9 @@ def test_each_scores_plain_prompts_and_conversations(name: str, content: object)
     assert first == second
 
 
-def test_a_name_goes_before_a_module_but_not_before_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_goes_before_a_module_but_not_before_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("tags.py").write_text("def think(completions):\n    return [7.0] * len(completions)\n")
     assert reward_from_spec("tags:think").function(completions=["a"]) == [0.0]

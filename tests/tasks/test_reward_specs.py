@@ -82,7 +82,7 @@ def test_the_folder_ends_up_last_in_the_path(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("last_numbr", "not a built-in reward, expected exact_match, .*did you mean 'last_number'"),
+        ("last_numbr", "not a built-in reward, expected .*exact_match, .*did you mean 'last_number'"),
         ("", "not a built-in reward"),
         ("module:", "not a built-in reward"),
         (":f", "not a built-in reward"),

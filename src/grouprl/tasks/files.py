@@ -34,8 +34,8 @@ def read_prompts(
     Args:
         path: A .jsonl, .jsonl.gz, .parquet or .csv file, or a data set of the hub. JSON Lines and CSV are UTF-8;
             a byte-order mark, CRLF line ends and blank lines are tolerated. CSV has a header, all its values are
-            text, and an empty one is None. Line and row numbers count from 1, blank lines included; CSV's count rows after the
-            header.
+            text, and an empty one is None. Line and row numbers count from 1, blank lines included; CSV's count
+            rows after the header.
         id_prefix: Put before each prompt_id.
         read_row: What is done to a row before it is read, for files that name things otherwise; a ValueError of it is
             an error of the row.
