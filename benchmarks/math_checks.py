@@ -3,9 +3,9 @@
     python benchmarks/math_checks.py
 
 Three batches, each scored by both sides in turns, best of --rounds: plain numbers (as GSM8K has them), formulas (as
-MATH has them), and formulas with one answer in a hundred that never ends, which math-verify's own limit of signals (5 s, its
-default) has to stop on its side. Formulas differ from each other, so that neither side answers from a cache. One line a
-batch: ours, theirs, and ours over theirs.
+MATH has them), and formulas with one answer in a hundred that never ends, which math-verify's own limit of signals
+(5 s, its default) has to stop on its side. Formulas differ from each other, so that neither side answers from a cache.
+One line a batch: ours, theirs, and ours over theirs.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from grouprl.tasks.final_answers import after_hashes, final_answer, last_box
         ("#### 2\nFinal answer: 3", "2"),
         ("Final answer: 3. Good.", "3"),
         ("The final answer is $\\frac{1}{2}$. I hope it is correct.", "$\\frac{1}{2}$"),
+        ("The final answer is $\\$32,\\!348$. I hope it is correct.", "$\\$32,\\!348$"),
         ("Final Answer:\n\n42\n", "42"),
         ("**Final Answer:** 42", "42"),
         ("The final answer is 29.50.", "29.50"),

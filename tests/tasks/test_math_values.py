@@ -30,6 +30,10 @@ from grouprl.tasks.math_values import Formula, Number, Value, Words, read_value,
         ("1 1/2", "3/2"),
         ("-1\\frac{1}{2}", "-3/2"),
         ("1e-1", "1/10"),
+        ("0.\\overline{3}", "1/3"),
+        ("-1.1\\overline{6}", "-7/6"),
+        (".\\overline{142857}", "1/7"),
+        ("$\\$32,\\!348$", 32348),
         ("42 apples", 42),
         ("5 miles per hour", 5),
         ("5 km/h", 5),
@@ -60,6 +64,9 @@ def test_percent(text: str) -> None:
         ("C", "c"),
         ("\\text{June 20}", "june 20"),
         ("12:30 p.m.", "12:30pm"),
+        ("4210_{5}", "4210_5"),
+        ("4210_5", "4210_5"),
+        ("2A_{\\text{16}}", "2a_16"),
     ],
 )
 def test_words(text: str, words: str) -> None:
@@ -78,6 +85,10 @@ def test_words(text: str, words: str) -> None:
         ("x = 5\\%", "x = 5\\%"),
         ("x ≤ 3", "x \\le 3"),
         ("3!", "3!"),
+        ("\\log_2 3", "\\log_2 3"),
+        ("1, 2, \\ldots, 10", None),
+        ("f'(x)", None),
+        ("4_5 + 1", None),
     ],
 )
 def test_formulas(text: str, latex: str | None) -> None:

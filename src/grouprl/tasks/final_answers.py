@@ -27,7 +27,7 @@ _HASHES = re.compile(r"####[ \t]*+((?:(?!####)[^\n])*+)")
 _PHRASE = re.compile(
     r"\bfinal\s+answer\b(?:\*\*)?(?:\s+is\b|\s*:)(?:\*\*)?\s*:?[ \t]*\n?([^\n]*)", re.IGNORECASE
 )
-_LEADING_MATH = re.compile(r"\$\$?[^$]+\$\$?|\\\(.+?\\\)|\\\[.+?\\\]")
+_LEADING_MATH = re.compile(r"\$\$?(?:\\.|[^$\\])++\$\$?|\\\(.+?\\\)|\\\[.+?\\\]")
 _SENTENCE_END = re.compile(r"[.?](?=\s|$)")
 _CALCULATOR = re.compile(r"<<[^<>\n]*>>")
 

@@ -22,7 +22,7 @@ from grouprl.errors import MissingDependency, TaskError
 from grouprl.tasks import answers
 from grouprl.tasks.builtin_rewards import gold_number, shown
 from grouprl.tasks.final_answers import HASHES, after_hashes, final_answer, last_box
-from grouprl.tasks.math_values import Formula, Number, Value, Words, read_value, same_number
+from grouprl.tasks.math_values import Formula, Number, Value, Words, read_value, same_number, same_words
 from grouprl.tasks.outcomes import Verdict
 from grouprl.tasks.worker_pool import WorkerPool
 from grouprl.types import Prompt
@@ -134,6 +134,8 @@ class MathReward:
             value = Number(last)
         else:
             return "no_marker"
+        if said is not None and isinstance(gold, Words) and same_words(gold, said):
+            return "right"
         if value is None:
             return "unparsed"
         if isinstance(gold, Number) and isinstance(value, Number):

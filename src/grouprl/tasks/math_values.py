@@ -6,6 +6,7 @@ Numbers are read here, exactly, and never by a computer algebra system:
   (1{,}234, 1\,234, \$5);
 - fractions 3/4 and \frac{3}{4}, mixed numbers 1\frac{1}{2} and 1 1/2;
 - a percent sign, which is kept apart (`Number.percent`): see `same_number`;
+- repeating decimals 0.1\overline{6};
 - a unit after the number, in \text{…} or as words, and degrees (^\circ): left out. A word of quantity is no unit: "3
   million", "5 or 6", "a quarter of 5" are no numbers.
 """
@@ -39,7 +40,8 @@ class Number:
 
 @dataclass(frozen=True)
 class Words:
-    """An answer that is a word or a few: a name, a choice, a time of day. Compared as text, without case."""
+    """An answer that is a word or a few, compared as text without case: a name, a choice, a time of day, a number with
+    its base (4210_5)."""
 
     text: str
 
@@ -110,7 +112,17 @@ def same_number(gold: Number, answer: Number) -> bool:
     )
 
 
+def same_words(gold: Words, text: str) -> bool:
+    """Whether an answer's text is these words, also where `read_value` would not take it for words.
+
+    >>> same_words(Words("june 20"), "**June 20**")
+    True
+    """
+    return len(text) <= MAX_CHARACTERS and _folded(_bare(text)) == gold.text
+
+
 _WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
+_DOLLAR = re.compile(r"(?<!\\)\$")
 _ENDING = re.compile(r"(?:\\[,;:!]|[.,;\s])+$")
 _SYMBOLS = {
     "\u2212": "-", "\u00d7": r"\times ", "\u00b7": r"\cdot ", "\u03c0": r"\pi ", "\u221e": r"\infty ",
@@ -142,7 +154,12 @@ _NAMES = (
 )
 _FUNCTIONS = frozenset(_NAMES.split())
 _COMMAND = re.compile(r"\\(?:begin|end|operatorname|overline|mathbb|mathcal)\s*\{[^{}]*\}|\\[A-Za-z]+")
-_UNREADABLE = re.compile(r"[0-9]\s+[0-9]|[0-9]\.[0-9]+\.[0-9]|\\boxed|[^\x20-\x7e]")
+_BASE = re.compile(r"([0-9A-Fa-f]+)\s*_\s*(?:\{\s*)?(?:\\text\s*\{\s*)?([0-9]+)[\s}]*")
+_REPEATING = re.compile(r"(-?)([0-9]*)\.([0-9]*)\\overline\s*\{([0-9]+)\}")
+_UNREADABLE = re.compile(
+    r"(?<!_)[0-9]\s+[0-9]|[0-9]\.[0-9]+\.[0-9]|[0-9]\s*_|\\[lc]?dots|\\boxed|['\"]|[^\x20-\x7e]"
+)
+"""What the parser would read as something else, or leave out: numbers side by side, a base, dots, primes."""
 
 
 def _bare(text: str) -> str:
@@ -157,7 +174,7 @@ def _bare(text: str) -> str:
         for opening, closing in _WRAPPERS:
             inner = text[len(opening) : len(text) - len(closing)]
             framed = inner and text.startswith(opening) and text.endswith(closing)
-            if framed and (opening[0] == "\\" or "$" not in inner):
+            if framed and (opening[0] == "\\" or not _DOLLAR.search(inner)):
                 text = inner
         if text == before:
             return text
@@ -180,6 +197,8 @@ def _fraction(text: str) -> Fraction | None:
     text = text.strip()
     if len(text) > answers.MAX_CHARACTERS:
         return None
+    if match := _REPEATING.fullmatch(text):
+        return _repeating(*match.groups())
     if match := _SLASH.fullmatch(text):
         whole, above, below = match["whole"], match["above"], match["below"]
     elif match := _FRAC.fullmatch(text):
@@ -195,6 +214,13 @@ def _fraction(text: str) -> Fraction | None:
         return None  # 3 \frac{5}{2}: a product, or a slip
     value = first + numerator / denominator
     return -value if match["sign"] in ("-", "\u2212") else value
+
+
+def _repeating(sign: str, whole: str, once: str, again: str) -> Fraction:
+    """0.1666… from "0", "1", "6": the digits that come once, and those that come again for ever over 9…90…0."""
+    value = Fraction(int(f"{whole}{once}" or "0"), 10 ** len(once))
+    value += Fraction(int(again), (10 ** len(again) - 1) * 10 ** len(once))
+    return -value if sign else value
 
 
 def _without_unit(text: str) -> str:
@@ -221,6 +247,8 @@ def _are_units(text: str, *, letters: bool = False) -> bool:
 
 
 def _words(text: str) -> Words | None:
+    if based := _BASE.fullmatch(text):
+        return Words(f"{based[1].lower()}_{based[2]}")
     if _CLOCK.fullmatch(text):
         return Words(text.lower().replace(" ", "").replace(".", ""))
     if inner := _TEXT.fullmatch(text):
