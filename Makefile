@@ -50,6 +50,7 @@ format: setup
 bench: setup
 	$(BIN)/python benchmarks/advantages.py
 	$(BIN)/python benchmarks/quickstart.py
+	$(BIN)/python benchmarks/math_checks.py
 
 figures: setup
 	$(BIN)/python docs/figures.py

@@ -75,7 +75,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--count", type=int, default=200, help="completions in a batch")
+    parser.add_argument("--count", type=int, default=100, help="completions in a batch")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)

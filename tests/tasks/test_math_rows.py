@@ -133,6 +133,12 @@ def test_csv_refusals(tmp_path: Path) -> None:
         load(f"math:{path}")
 
 
+@pytest.mark.parametrize("name", ["math", "math:"])
+def test_the_name_alone_says_what_is_missing(name: str) -> None:
+    with pytest.raises(TaskError, match="no file after it, expected math:FILE"):
+        load(name)
+
+
 def test_names_of_data_sets(tmp_path: Path) -> None:
     assert hub_dataset("openai/gsm8k") == HubDataset("openai/gsm8k", None, "train")
     assert hub_dataset("openai/gsm8k:main") == HubDataset("openai/gsm8k", "main", "train")

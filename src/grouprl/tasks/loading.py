@@ -93,6 +93,10 @@ def load(
         task = replace(task, rewards=chosen)
     else:
         is_math = isinstance(name_or_path, str) and name_or_path.startswith(_MATH)
+        if name_or_path in (_MATH, _MATH.rstrip(":")):
+            raise TaskError(
+                "task 'math': no file after it, expected math:FILE, or math:owner/name of the hub"
+            )
         path = _existing(name_or_path[len(_MATH) :] if is_math else name_or_path)  # type: ignore[index]
         if options:
             raise TaskError(f"{path}: a file of prompts has no option {next(iter(options))!r}; leave it out")

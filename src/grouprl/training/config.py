@@ -198,7 +198,7 @@ class Config:
     heldout_fraction: Annotated[float, Ge(0), Lt(1)] | None = None
     """Share of the prompts to hold out, for a task that is a file without heldout_path (0.1 unless told)."""
     system_prompt: str | None = None
-    """Put before each conversation of the task; none for prompts that are plain text."""
+    """Put before each conversation of the task; refused where its prompts are plain text."""
     steps: Count = 16
     """Training steps."""
     seed: CountOrOff = 0
