@@ -43,6 +43,7 @@ def test_outcomes_and_a_system_prompt(make, problems, capsys):
     rows = step_rows(run, 1)
     assert all("Think first." in prompt for prompt in rows["prompt"])
     assert {"reward_math", "reward_tag_count", "reward_length_linear"} <= set(rows.columns)
+    assert set(rows["outcome_math"]) == {"no_marker"}
     assert RunFolder.open(run.path).config()["system_prompt"] == "Think first."
     with pytest.raises(
         ConfigError, match=r"system_prompt is 'Other\.', the run was started with 'Think first\.'"

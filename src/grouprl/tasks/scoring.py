@@ -61,6 +61,31 @@ class Scores:
                     shares[f"reward_{name}_{outcome}_share"] = found.count(outcome) / len(found)
         return shares
 
+    def take(self, indices: Sequence[int]) -> Scores:
+        """Those of some completions; what was counted over all is left behind."""
+        return Scores(
+            [self.rewards[i] for i in indices],
+            {name: [values[i] for i in indices] for name, values in self.components.items()},
+            outcomes={name: [found[i] for i in indices] for name, found in self.outcomes.items()},
+            possible_outcomes=self.possible_outcomes,
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Scores]) -> Scores:
+        """The scores of several batches, at least one, by the same rewards, as one batch's."""
+        first = parts[0]
+        return cls(
+            rewards=[reward for part in parts for reward in part.rewards],
+            components={
+                name: [v for part in parts for v in part.components[name]] for name in first.components
+            },
+            errors=sum(part.errors for part in parts),
+            error_examples=[line for part in parts for line in part.error_examples],
+            nonfinite=sum(part.nonfinite for part in parts),
+            outcomes={name: [v for part in parts for v in part.outcomes[name]] for name in first.outcomes},
+            possible_outcomes=first.possible_outcomes,
+        )
+
 
 def score(
     task_rewards: Sequence[Reward],

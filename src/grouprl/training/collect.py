@@ -91,7 +91,7 @@ class Collector:
             skipped += next_.skipped
             if len(parts) == 1:
                 first_round_done = time.perf_counter()
-        scores = _joined(parts)
+        scores = Scores.joined(parts)
         correctness = scores.rewards
         if config.overlong_buffer_tokens:
             scores = self._punished(scores, groups)
@@ -203,16 +203,3 @@ def _by_group(values: Sequence[float | None], groups: Sequence[Group]) -> list[S
         blocks.append(values[first : first + len(group.completions)])
         first += len(group.completions)
     return blocks
-
-
-def _joined(parts: Sequence[Scores]) -> Scores:
-    """The scores of several rounds as one batch's."""
-    return Scores(
-        rewards=[reward for part in parts for reward in part.rewards],
-        components={
-            name: [value for part in parts for value in part.components[name]] for name in parts[0].components
-        },
-        errors=sum(part.errors for part in parts),
-        error_examples=[line for part in parts for line in part.error_examples],
-        nonfinite=sum(part.nonfinite for part in parts),
-    )

@@ -64,10 +64,7 @@ class Collected:
     @cached_property
     def used_scores(self) -> Scores:
         """Their scores."""
-        return Scores(
-            [self.scores.rewards[i] for i in self.kept],
-            {name: [values[i] for i in self.kept] for name, values in self.scores.components.items()},
-        )
+        return self.scores.take(self.kept)
 
     def over_all(self, values: Sequence[Any]) -> list[Any]:
         """Values of the completions that are trained on, with None for the others in between."""

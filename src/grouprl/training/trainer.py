@@ -239,7 +239,10 @@ class Trainer:
             trainer_logprobs_mean=collected.over_all(result.trainer_logprobs_mean),
             estimator=self.advantages.name,
             estimator_options=self.advantages.options,
-            extra={name: collected.over_all(values) for name, values in estimated.columns.items()},
+            extra={
+                **{f"outcome_{name}": values for name, values in collected.scores.outcomes.items()},
+                **{name: collected.over_all(values) for name, values in estimated.columns.items()},
+            },
             tokens=self.config.record_tokens,
         )
         write_rollouts(self.folder.rollouts_path(step), rows)
