@@ -9,6 +9,7 @@ overlong.py      completions that were cut off: out of the mask, or less reward
 correction.py    the weight of a token that another engine sampled: truncated, masked
 ratio.py         the clamped log-ratio on which surrogate and KL stand
 metrics.py       sums → means: summarise
+value.py         the critic's loss, for PPO
 """
 
 from grouprl.objectives.aggregations import loss_denominator
@@ -26,11 +27,13 @@ from grouprl.objectives.presets import (
     reinforce_loss,
     sapo_loss,
 )
+from grouprl.objectives.value import explained_variance, value_loss
 
 __all__ = [
     "cispo_loss",
     "dapo_loss",
     "dr_grpo_loss",
+    "explained_variance",
     "filter_overlong",
     "gmpo_loss",
     "grpo_loss",
@@ -42,4 +45,5 @@ __all__ = [
     "sapo_loss",
     "soft_overlong_penalty",
     "summarise",
+    "value_loss",
 ]
