@@ -18,6 +18,7 @@ from grouprl.advantages.specs import full_options, option_names
 from grouprl.errors import ConfigError, EstimatorError, InputError, RunError
 from grouprl.tasks import Scores, Task
 from grouprl.training.config import Config
+from grouprl.training.estimators import needs_critic
 from grouprl.training.metrics import group_numbers, rewards_tensor
 from grouprl.training.sampling import OVERLONG
 from grouprl.types import Group
@@ -108,6 +109,11 @@ class Advantages:
     def needs_greedy(self) -> bool:
         """Whether each prompt needs a greedy completion."""
         return "greedy_rewards" in self.estimator.needs
+
+    @property
+    def needs_critic(self) -> bool:
+        """Whether a critic gives it values, and it advantages of tokens: see `training.critic`."""
+        return needs_critic(self.estimator)
 
     @property
     def skips_without_spread(self) -> bool:
@@ -214,6 +220,9 @@ class Advantages:
             batch = _punished(batch, config.sampling.overlong_penalty)
         try:
             self._call = self.estimator.start(**self._given)
+            if self.needs_critic:
+                self._call([[0.0, high]], [[0.0, 0.0]])
+                return
             if self.stateful:
                 self.load_state(self._state_text())
             advantages = self._checked(self._call, batch, "on made-up rewards before the run")

@@ -135,6 +135,23 @@ class ObjectiveConfig:
 
 
 @dataclass(frozen=True)
+class CriticConfig:
+    """PPO's critic, for estimator "gae" alone: what it learns from, and how fast."""
+
+    critic_backbone: Literal["shared", "own"] = "shared"
+    """A value head on the policy's own hidden states, or on a second copy of the model (more memory and time)."""
+    critic_lr: NonNegative = 1e-3
+    """Peak learning rate of what is the critic's alone: the value head, and a backbone of its own."""
+    value_weight: NonNegative = 0.1
+    """Weight of the critic's loss beside the policy's."""
+    value_clip: NonNegative = 0.2
+    """How far a value may move from what it was before the first update on a batch, in the reward's unit; 0 for
+    without bound."""
+    whiten_advantages: bool = True
+    """Give the token advantages mean 0 and standard deviation 1 over the batch."""
+
+
+@dataclass(frozen=True)
 class OptimizerConfig:
     """AdamW and its learning rate."""
 
@@ -220,6 +237,7 @@ class Config:
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    critic: CriticConfig = field(default_factory=CriticConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
@@ -361,6 +379,7 @@ SECTIONS: dict[str, type] = {
     "sampling": SamplingConfig,
     "advantage": AdvantageConfig,
     "objective": ObjectiveConfig,
+    "critic": CriticConfig,
     "optimizer": OptimizerConfig,
     "evaluation": EvaluationConfig,
     "checkpoint": CheckpointConfig,

@@ -14,11 +14,7 @@ from grouprl.errors import ConfigError, InputError
 from grouprl.training.config import Config
 from grouprl.training.objective import check_reward_kl
 
-NOT_HERE = {
-    "values": "it needs a critic, and ppo comes with a value head: not in this release",
-}
-"""What an estimator may need and a run does not have → why."""
-ONE_IS_ENOUGH = ("spo", "remax", "reinforce_plus_plus", "ngrpo")
+ONE_IS_ENOUGH = ("spo", "remax", "reinforce_plus_plus", "ngrpo", "gae")
 """Estimators that learn from groups of one, as they compare a completion with more than its group."""
 
 
@@ -42,6 +38,11 @@ def load_estimator(config: Config) -> Estimator:
     return estimator
 
 
+def needs_critic(estimator: Estimator) -> bool:
+    """Whether its advantages are of tokens, from the values of a critic: PPO's."""
+    return estimator is advantages.get("gae")
+
+
 def _find(spec: str) -> Estimator:
     try:
         return estimator_from_spec(spec)
@@ -59,9 +60,10 @@ def _usable() -> list[str]:
 
 
 def _obstacle(estimator: Estimator) -> str | None:
-    for need, why in NOT_HERE.items():
-        if need in estimator.needs:
-            return why
+    if needs_critic(estimator):
+        return None
+    if "values" in estimator.needs:
+        return "it needs a critic's values, and a run has a critic for 'gae' alone"
     if estimator.scope == "token":
         return "it looks at steps or tokens inside a completion, and a run has one reward for each completion"
     return None

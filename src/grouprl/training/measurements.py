@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from grouprl.objectives import summarise
+from grouprl.objectives import explained_variance, summarise
 from grouprl.objectives.kl import k3
 from grouprl.objectives.ratio import log_ratio
 
@@ -32,6 +32,10 @@ UPDATE_METRICS = (
     "overlong_filtered_share",
 )
 """What metrics.jsonl holds of the updates of a step; null where it was not measured."""
+
+
+CRITIC_METRICS = ("value_loss", "value_mean", "return_mean", "value_clip_share", "explained_variance")
+"""What it holds besides where there is a critic."""
 
 
 class Measurements:
@@ -85,7 +89,7 @@ class Measurements:
                 means[i] = value
         return means
 
-    def summary(self, *, updates: int) -> dict[str, float]:
+    def summary(self, *, updates: int) -> dict[str, float | None]:
         """Means over the trained tokens of all passes; of the first one for the comparison with the sampler. The loss
         is a mean over the updates that were tried."""
         if not self._sums:
@@ -98,4 +102,29 @@ class Measurements:
             "kl_sampler_trainer": float(sum(self._kl_sampler)) / max(float(sum(self._first_tokens)), 1.0),
             "ratio_max": float(self._ratio_max),
             **means,
+            **self._critic_summary(updates),
         }
+
+    def _critic_summary(self, updates: int) -> dict[str, float | None]:
+        """`CRITIC_METRICS`, means over the trained tokens of all passes; nothing where there is no critic."""
+        if "value_tokens" not in self._sums:
+            return {}
+        return critic_summary({name: float(value) for name, value in self._sums.items()}, updates=updates)
+
+
+def critic_summary(sums: Mapping[str, float], *, updates: int) -> dict[str, float | None]:
+    """What metrics.jsonl says of a critic, out of the sums of `value_loss` over a step."""
+    count = max(sums["value_tokens"], 1.0)
+    return {
+        "value_loss": sums["value_loss_sum"] / max(updates, 1),
+        "value_mean": sums["value_sum"] / count,
+        "return_mean": sums["return_sum"] / count,
+        "value_clip_share": sums["value_clipped_tokens"] / count,
+        "explained_variance": explained_variance(
+            count=sums["value_tokens"],
+            total=sums["return_sum"],
+            square=sums["return_square_sum"],
+            error=sums["value_error_sum"],
+            error_square=sums["value_error_square_sum"],
+        ),
+    }

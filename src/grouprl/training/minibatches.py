@@ -152,7 +152,7 @@ def _plan(
     counts = [
         scored[i] and (objective.denominator == "all" or id(group) in with_signal) for i, group, _ in members
     ]
-    mask = _loss_masks(members)
+    mask = loss_masks(members)
     rewarded = torch.tensor([scored[i] for i, _, _ in members], dtype=torch.bool)
     before = mask.any(dim=1) & rewarded
     if objective.overlong_filter:
@@ -179,7 +179,8 @@ def _plan(
     )
 
 
-def _loss_masks(members: Sequence[Member]) -> Bool[Tensor, "completions tokens"]:
+def loss_masks(members: Sequence[Member]) -> Bool[Tensor, "completions tokens"]:
+    """Which tokens are trained, a completion a row."""
     width = max((len(c.token_ids) for _, _, c in members), default=0)
     mask = torch.zeros(len(members), width, dtype=torch.bool)
     for k, (_, _, completion) in enumerate(members):

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Sequence
 
 import torch
+from torch import nn
 
 from grouprl.policy import Policy
 from grouprl.training.config import OptimizerConfig
 
 
-def make_optimizer(policy: Policy, config: OptimizerConfig) -> torch.optim.AdamW:
-    """AdamW, with weight decay on matrices only (not on norms and biases)."""
+def make_optimizer(
+    policy: Policy, config: OptimizerConfig, *, critic: Sequence[nn.Parameter] = (), critic_lr: float = 0.0
+) -> torch.optim.AdamW:
+    """AdamW, with weight decay on matrices only (not on norms and biases).
+
+    Args:
+        policy: Its parameters.
+        config: Betas, eps, weight decay and the peak learning rate.
+        critic: Further parameters, a critic's, without weight decay.
+        critic_lr: Their peak learning rate.
+    """
     parameters = policy.parameters()
     groups = [
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+        {"params": list(critic), "weight_decay": 0.0, "peak_lr": critic_lr},
     ]
     return torch.optim.AdamW(
         [g for g in groups if g["params"]],
@@ -43,13 +56,22 @@ def learning_rate(config: OptimizerConfig, *, step: int, steps: int) -> float:
     return config.lr
 
 
-def clip_gradient(policy: Policy, max_norm: float) -> float:
+def set_learning_rate(
+    optimizer: torch.optim.Optimizer, config: OptimizerConfig, *, step: int, steps: int
+) -> float:
+    """Give every group its learning rate of this step; returns the policy's."""
+    for group in optimizer.param_groups:
+        peak = dataclasses.replace(config, lr=group.get("peak_lr", config.lr))
+        group["lr"] = learning_rate(peak, step=step, steps=steps)
+    return learning_rate(config, step=step, steps=steps)
+
+
+def clip_gradient(parameters: Sequence[nn.Parameter], max_norm: float) -> float:
     """Scale the gradient down to a norm (0: leave it); gives the norm before.
 
     A weight that no completion reached has gradient 0, not None: AdamW would pass over None, where a gradient of
     0 still moves by momentum.
     """
-    parameters = policy.parameters()
     for parameter in parameters:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)

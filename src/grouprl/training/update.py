@@ -13,7 +13,9 @@ from torch import Tensor
 
 from grouprl.objectives import policy_loss
 from grouprl.policy import Policy, Rows, completion_logprobs
+from grouprl.policy.logprobs import predicting_states
 from grouprl.training.config import Config
+from grouprl.training.critic import Critic, Targets
 from grouprl.training.measurements import Measurements
 from grouprl.training.minibatches import MicroBatch, MiniBatch, plan_mini_batches
 from grouprl.training.objective import correction_of, loss_options
@@ -39,7 +41,7 @@ class UpdateResult:
     """
 
     trainer_logprobs_mean: list[float | None]
-    metrics: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float | None] = field(default_factory=dict)
     grad_norm: float | None = None
     tokens: int = 0
     completions: int = 0
@@ -56,6 +58,8 @@ def update(
     config: Config,
     *,
     reference: Policy | None = None,
+    critic: Critic | None = None,
+    targets: Targets | None = None,
     before_step: Callable[[], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> UpdateResult:
@@ -77,11 +81,14 @@ def update(
         scored: (N,), whether the completion has a reward.
         config: Objective, optimizer, most new tokens, temperature and micro-batch size are read.
         reference: The frozen model of the KL penalty in the loss; needed where beta > 0.
+        critic: For PPO; its loss is added, and every scored completion takes part.
+        targets: What `critic.targets` gave for the batch: advantages by token, in place of `advantages`.
         before_step: Called before each optimizer step, that is before the weights change.
         progress: Called with (micro-batches done, micro-batches to do).
     """
     objective = config.objective
-    planned = plan_mini_batches(policy, groups, advantages, scored, config)
+    signal = advantages if critic is None else torch.ones(len(scored))
+    planned = plan_mini_batches(policy, groups, signal, scored, config)
     mini_batches = [mini for mini in planned if mini.trainable]
     result = UpdateResult(
         trainer_logprobs_mean=[None] * len(scored),
@@ -91,7 +98,8 @@ def update(
     if not mini_batches:
         return result
 
-    run = _Run(policy, config, advantages, reference if objective.kl_in == "loss" else None)
+    reference = reference if objective.kl_in == "loss" else None
+    run = _Run(policy, config, advantages, reference=reference, critic=critic, targets=targets)
     run.remember_logprobs(micro for mini in mini_batches[1:] for micro in mini.micro_batches)
     to_do = objective.updates_per_rollout * sum(len(mini.micro_batches) for mini in mini_batches)
     steps = [(n, mini) for n in range(objective.updates_per_rollout) for mini in mini_batches]
@@ -104,7 +112,9 @@ def update(
             done += 1
             if progress is not None:
                 progress(done, to_do)
-        result.grad_norm = clip_gradient(policy, config.optimizer.max_grad_norm)
+        result.grad_norm = clip_gradient(policy.parameters(), config.optimizer.max_grad_norm)
+        if critic is not None:
+            clip_gradient(critic.parameters(), config.optimizer.max_grad_norm)
         if not math.isfinite(result.grad_norm):
             rest = ", nor those after it" if number < len(steps) else ""
             result.warnings.append(
@@ -129,12 +139,22 @@ class _Run:
         config: The objective.
         advantages: (N,).
         reference: Where the loss has a KL term.
+        critic: Where there is one, with the batch's targets.
+        targets: By token, in place of advantages.
     """
 
     def __init__(
-        self, policy: Policy, config: Config, advantages: Float[Tensor, " n"], reference: Policy | None
+        self,
+        policy: Policy,
+        config: Config,
+        advantages: Float[Tensor, " n"],
+        *,
+        reference: Policy | None,
+        critic: Critic | None,
+        targets: Targets | None,
     ) -> None:
         self.policy, self.config, self.advantages, self.reference = policy, config, advantages, reference
+        self.critic, self.targets = critic, targets
         self.options = loss_options(config)
         self.corrected = correction_of(config) != "off"
         self.old_logprobs: dict[int, Tensor] = {}
@@ -153,8 +173,9 @@ class _Run:
         """Add a micro-batch's share of the loss to the gradient, and what there is to know of it."""
         rows, temperature = micro.rows, self.config.rollout.temperature
         bonus = self.config.objective.entropy_weight > 0
+        states = predicting_states(self.policy, rows)
         logprobs, entropy = completion_logprobs(
-            self.policy, rows, temperature=temperature, entropy_gradient=bonus
+            self.policy, rows, temperature=temperature, entropy_gradient=bonus, states=states
         )
         old = self._remembered(rows)
         if old is None and self.config.objective.updates_per_rollout > 1:
@@ -170,7 +191,7 @@ class _Run:
                 logprobs,
                 # Without a ratio, samples of earlier weights are weighted against those of now.
                 None if self.config.objective.surrogate == "reinforce" else old,
-                self.advantages[list(rows.indices)].to(logprobs.device),
+                self._advantages(rows),
                 rows.completion_mask,
                 denominator=denominator,
                 ref_logprobs=self._reference_logprobs(rows),
@@ -178,7 +199,12 @@ class _Run:
                 sampler_logprobs=micro.sampler_logprobs if self.corrected else None,
                 **self.options,
             )
-        loss.backward()
+        if self.critic is not None and self.targets is not None:
+            value, value_sums = self.critic.loss(rows, states, self.targets, denominator)
+            (loss + value).backward()
+            sums |= value_sums
+        else:
+            loss.backward()
         self.measured.add({**sums, "loss": loss.detach()}, logprobs.detach(), old, rows.completion_mask)
 
     @torch.no_grad()
@@ -186,6 +212,12 @@ class _Run:
         if self.reference is None:
             return None
         return completion_logprobs(self.reference, rows, temperature=self.config.rollout.temperature)[0]
+
+    def _advantages(self, rows: Rows) -> Tensor:
+        """One a completion; one a token where a critic made them."""
+        if self.targets is not None:
+            return self.targets.of(rows)[0]
+        return self.advantages[list(rows.indices)].to(rows.completion_mask.device)
 
     def _remember(self, rows: Rows, logprobs: Tensor) -> None:
         self.old_logprobs.update(zip(rows.indices, logprobs))
