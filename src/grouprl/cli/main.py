@@ -5,6 +5,7 @@
     grouprl report      report.html of a run
     grouprl advantages  the rows of a file, with advantages
     grouprl explain     the advantages of a group, step by step
+    grouprl recipes     the recipes that train --recipe takes
 
 Exit codes: 0 done · 1 the run failed (a reward function or an estimator raised, say) · 2 something given cannot
 be used · 130 interrupted.
@@ -26,6 +27,7 @@ Group-relative policy optimisation (GRPO) for language models.
   report      write report.html for a run
   advantages  add advantages to the rows of a JSONL, CSV or Parquet file
   explain     the advantages of a group, step by step
+  recipes     the named settings that train --recipe takes
 
 grouprl COMMAND --help explains each; grouprl --version names the version."""
 
@@ -48,7 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = _command(given[0])
         if command is None:
             return _fail(
-                f"{given[0]!r} is no command, expected train, eval, report, advantages or explain; see grouprl --help",
+                f"{given[0]!r} is no command, expected train, eval, report, advantages, explain or recipes; see "
+                "grouprl --help",
                 code=2,
             )
         return command(given[1:])
@@ -86,6 +89,10 @@ def _command(name: str) -> Callable[[Sequence[str]], int] | None:
         from grouprl.cli.advantages import advantages_command
 
         return advantages_command
+    if name == "recipes":
+        from grouprl.cli.recipes import recipes_command
+
+        return recipes_command
     if name == "explain":
         from grouprl.cli.explain import explain_command
 

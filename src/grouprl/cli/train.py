@@ -38,6 +38,9 @@ class TrainArguments:
         Path | None, tyro.conf.Positional, tyro.conf.arg(name="config-toml", metavar="CONFIG.toml")
     ] = None
     """A configuration; the options below override it."""
+    recipe: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """Start from a named recipe: its settings under those of the configuration and the options. `grouprl recipes`
+    shows them."""
     resume: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
     """Go on with this run. Only options such as --steps may differ from it."""
     estimator_option: Annotated[
@@ -54,6 +57,10 @@ def train_command(arguments: Sequence[str]) -> int:
         raise ConfigError(
             "grouprl train: a configuration and --resume, expected one; a run has its own configuration"
         )
+    if given.resume is not None and given.recipe is not None:
+        raise ConfigError(
+            "grouprl train: --recipe and --resume, expected one; a run has its own configuration"
+        )
     display = Display()
     if given.resume is not None:
         folder = RunFolder.open(given.resume)
@@ -69,9 +76,8 @@ def train_command(arguments: Sequence[str]) -> int:
             except SystemExit as stop:
                 raise _exited(stop) from stop
     else:
-        config = (
-            _parse(arguments, read_config(given.config_file)).config if given.config_file else given.config
-        )
+        base = _base(given)
+        config = given.config if base is None else _parse(arguments, base).config
         with display:
             try:
                 run = train(config, listener=display)
@@ -81,6 +87,13 @@ def train_command(arguments: Sequence[str]) -> int:
                 raise _exited(stop) from stop
     _conclude(run.path, display)
     return 0
+
+
+def _base(given: TrainArguments) -> Config | None:
+    """What the options are over: the configuration, the recipe, or the one over the other; None for the defaults."""
+    if given.config_file is not None:
+        return read_config(given.config_file, recipe=given.recipe)
+    return config_from_dict({"recipe": given.recipe}) if given.recipe is not None else None
 
 
 def _parse(arguments: Sequence[str], default: Config) -> TrainArguments:

@@ -17,6 +17,7 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from grouprl.errors import ConfigError
 from grouprl.rollout import Sampling
+from grouprl.training import recipes
 from grouprl.training.objective import check_objective
 from grouprl.training.sampling import check_sampling
 
@@ -257,8 +258,12 @@ def sampling_of(config: Config) -> Sampling:
     )
 
 
-def read_config(path: str | Path) -> Config:
-    """A configuration from a TOML file; what it does not name keeps its default.
+def read_config(path: str | Path, *, recipe: str | None = None) -> Config:
+    """A configuration from a TOML file; what it does not name keeps the recipe's value, or its default.
+
+    Args:
+        path: The file. It may name a recipe itself: `recipe = "dapo"` at the top.
+        recipe: The name of one, in place of the file's.
 
     Raises:
         ConfigError: No such file, not TOML, an unknown key, a value of the wrong type or out of range.
@@ -272,13 +277,21 @@ def read_config(path: str | Path) -> Config:
         ) from error
     except ValueError as error:  # no TOML, no UTF-8, a number of thousands of digits
         raise ConfigError(f"config {str(path)!r}: not TOML ({error}); correct the file") from error
+    if recipe is not None:
+        table["recipe"] = recipe
     return config_from_dict(table, where=f"config {str(path)!r}")
 
 
 def config_from_dict(table: Mapping[str, Any], *, where: str = "config") -> Config:
-    """A checked configuration from nested dictionaries. See `read_config`."""
+    """A checked configuration from nested dictionaries. See `read_config`.
+
+    The key `recipe` names one of `training.recipes`, over which the others stand.
+    """
     from pydantic import ValidationError
 
+    if table.get("recipe") is not None:
+        table = recipes.over(recipes.read(str(table["recipe"])), table)
+    table = {key: value for key, value in table.items() if key != "recipe"}
     table = _name_the_estimator(table, where)
     _refuse_unknown_keys(table, Config, where, "")
     if isinstance(table.get("reward"), str):
