@@ -16,6 +16,7 @@ import torch
 from grouprl.errors import RunError
 from grouprl.policy import Policy
 from grouprl.records import RunFolder, atomic_dir
+from grouprl.training.critic import Critic
 
 STATE_VERSION = 1
 STEP_FILE = "grouprl.json"
@@ -48,6 +49,7 @@ def save_checkpoint(
     *,
     estimator_state: str | None = None,
     curriculum_state: str | None = None,
+    critic: Critic | None = None,
     keep: int,
 ) -> Path:
     """Write `checkpoints/step_…`, then remove all but the newest `keep`. The further states are JSON.
@@ -59,6 +61,8 @@ def save_checkpoint(
     with _errors_as_os(path), atomic_dir(path, replace=True) as work:
         policy.save(work / "model")
         torch.save(optimizer.state_dict(), work / "optimizer.pt")
+        if critic is not None:
+            critic.save(work)
         for name, text in ((ESTIMATOR_FILE, estimator_state), (CURRICULUM_FILE, curriculum_state)):
             if text is not None:
                 (work / name).write_text(text, encoding="utf-8")

@@ -21,7 +21,7 @@ from grouprl.training.curriculum import Curriculum
 from grouprl.training.events import Listener
 from grouprl.training.metrics import group_numbers, rewards_tensor
 from grouprl.training.prompts import draw_prompts
-from grouprl.training.sampling import OVERLONG
+from grouprl.training.sampling import OVERLONG, overlong_buffer
 from grouprl.types import Group
 
 
@@ -173,7 +173,7 @@ class Collector:
         penalties = soft_overlong_penalty(
             torch.tensor(lengths, dtype=torch.long),
             max_tokens=self.config.rollout.max_new_tokens,
-            buffer_tokens=self.config.sampling.overlong_buffer_tokens,
+            buffer_tokens=overlong_buffer(self.config),
             factor=self.config.sampling.overlong_penalty,
         ).tolist()
         rewards = [None if r is None else r + penalty for r, penalty in zip(scores.rewards, penalties)]

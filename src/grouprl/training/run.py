@@ -189,6 +189,8 @@ def resume(
         )
         if checkpoint:
             load_optimizer(checkpoint, trainer.optimizer)
+            if trainer.critic is not None:
+                trainer.critic.load(checkpoint)
         folder.cut_after(state.step)
         if config != saved:
             atomic_write(folder.config_path, config_to_toml(config).encode())

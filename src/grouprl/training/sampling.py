@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from grouprl.errors import ConfigError
@@ -28,18 +29,31 @@ def check_sampling(config: Config, where: str) -> None:
             f"{where}: sampling.train_group_size is {size}, expected 2 to rollout.group_size = {rollout.group_size}; "
             "0 trains on all completions of a group"
         )
-    if sampling.overlong_buffer_tokens > rollout.max_new_tokens:
+    buffer = sampling.overlong_buffer_tokens
+    if buffer >= 1 and buffer != int(buffer):
         raise ConfigError(
-            f"{where}: sampling.overlong_buffer_tokens is {sampling.overlong_buffer_tokens}, expected at most "
+            f"{where}: sampling.overlong_buffer_tokens is {buffer:g}, expected whole tokens, or a number below 1: a "
+            "share of max_new_tokens"
+        )
+    if buffer > rollout.max_new_tokens:
+        raise ConfigError(
+            f"{where}: sampling.overlong_buffer_tokens is {buffer:g}, expected at most "
             f"rollout.max_new_tokens = {rollout.max_new_tokens}; it is the part of it over which the reward falls"
         )
+
+
+def overlong_buffer(config: Config) -> int:
+    """Tokens before max_new_tokens over which the reward falls; 0 where it does not. A number below 1 is a share of
+    max_new_tokens, rounded up."""
+    given = config.sampling.overlong_buffer_tokens
+    return math.ceil(given * config.rollout.max_new_tokens - 1e-9) if given < 1 else int(given)
 
 
 def check_component_names(config: Config, task: Task) -> None:
     """Refuse a reward with the name that the overlong punishment is recorded under."""
     if config.sampling.overlong_buffer_tokens and OVERLONG in {reward.name for reward in task.rewards}:
         raise ConfigError(
-            f"sampling.overlong_buffer_tokens is {config.sampling.overlong_buffer_tokens} with a reward named "
+            f"sampling.overlong_buffer_tokens is {config.sampling.overlong_buffer_tokens:g} with a reward named "
             f"{OVERLONG!r}, the name of what it adds to the reward, expected one of the two; rename the reward"
         )
 
@@ -59,7 +73,7 @@ def sampling_notes(config: Config) -> list[str]:
         )
     if sampling.overlong_buffer_tokens:
         notes.append(
-            f"the reward falls by up to {sampling.overlong_penalty:g} over the last {sampling.overlong_buffer_tokens} "
+            f"the reward falls by up to {sampling.overlong_penalty:g} over the last {overlong_buffer(config)} "
             "tokens before max_new_tokens"
         )
     if sampling.skip_epochs:

@@ -19,15 +19,16 @@ from grouprl.training.clock import Clock
 from grouprl.training.collect import Collector
 from grouprl.training.collected import Collected, sampling_metrics
 from grouprl.training.config import Config, sampling_of
+from grouprl.training.critic import Critic
 from grouprl.training.curriculum import Curriculum
 from grouprl.training.diagnosis import diagnose
 from grouprl.training.evaluation import evaluate
 from grouprl.training.events import Listener
 from grouprl.training.interrupts import Interrupted, Interrupts
 from grouprl.training.machine import peak_memory_gib, release_memory, seed_everything
-from grouprl.training.measurements import UPDATE_METRICS
+from grouprl.training.measurements import CRITIC_METRICS, UPDATE_METRICS
 from grouprl.training.metrics import advantage_metrics, batch_metrics, greedy_metrics
-from grouprl.training.optimizer import learning_rate, make_optimizer
+from grouprl.training.optimizer import make_optimizer, set_learning_rate
 from grouprl.training.reward_kl import Penalised, penalise
 from grouprl.training.update import UpdateResult, update
 
@@ -66,7 +67,13 @@ class Trainer:
         self.curriculum = curriculum or Curriculum(config.sampling)
         self.listener = listener or Listener()
         self.state = state or TrainingState(task_fingerprint=task.fingerprint())
-        self.optimizer = make_optimizer(policy, config.optimizer)
+        self.critic = Critic(policy, config) if advantages.needs_critic else None
+        self.optimizer = make_optimizer(
+            policy,
+            config.optimizer,
+            critic=self.critic.parameters() if self.critic else (),
+            critic_lr=config.critic.critic_lr,
+        )
         self.sampling = sampling_of(config)
         self.prompts = self._encode(task.train)
         self.heldout = self._encode(task.heldout[: config.evaluation.eval_prompts])
@@ -137,13 +144,16 @@ class Trainer:
         greedy = None
         if self.advantages.needs_greedy and groups:
             greedy = self.collector.greedy(groups, step=step, clock=clock)
-        penalised, estimated = Penalised(scores), NOTHING
+        penalised, estimated, targets = Penalised(scores), NOTHING, None
         if groups:
             penalised = penalise(scores, groups, self.policy, self.reference, config)
-            estimated = self.advantages(Batch.of(groups, penalised.scores, greedy), step=step)
-        lr = learning_rate(config.optimizer, step=step, steps=config.steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
+            if self.critic is not None:
+                targets = self.critic.targets(groups, penalised.scores)
+                estimated = Result(targets.means, {"value": targets.first_values})
+                clock.lap("critic")
+            else:
+                estimated = self.advantages(Batch.of(groups, penalised.scores, greedy), step=step)
+        lr = set_learning_rate(self.optimizer, config.optimizer, step=step, steps=config.steps)
         with ExitStack() as stack:
 
             def weights_change() -> None:
@@ -161,6 +171,8 @@ class Trainer:
                     [r is not None for r in scores.rewards],
                     config,
                     reference=self.reference,
+                    critic=self.critic,
+                    targets=targets,
                     before_step=weights_change,
                     progress=lambda done, total: self.listener.stage("train", done, total),
                 )
@@ -208,7 +220,10 @@ class Trainer:
                 sampled=len(collected.groups),
             ),
             **(greedy_metrics(greedy) if greedy is not None else {}),
-            **{name: result.metrics.get(name) for name in UPDATE_METRICS},
+            **{
+                name: result.metrics.get(name)
+                for name in (*UPDATE_METRICS, *(CRITIC_METRICS if self.critic else ()))
+            },
             "grad_norm": result.grad_norm,
             "lr": lr,
             "updates": result.updates,
@@ -306,6 +321,7 @@ class Trainer:
                 self.state,
                 estimator_state=self.advantages.state,
                 curriculum_state=self.curriculum.state,
+                critic=self.critic,
                 keep=self.config.checkpoint.checkpoint_keep,
             )
             self.saved_step = self.state.step

@@ -127,7 +127,7 @@ def update(
         result.updates += 1
     optimizer.zero_grad(set_to_none=True)
     result.trainer_logprobs_mean = run.measured.logprob_means(len(scored))
-    result.metrics = run.measured.summary(updates=number) | _counts(planned, config)
+    result.metrics = {**run.measured.summary(updates=number), **_counts(planned, config)}
     return result
 
 
