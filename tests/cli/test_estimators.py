@@ -72,7 +72,6 @@ def test_what_is_no_pair(text):
     ("arguments", "expected"),
     [
         (["--estimator", "grop"], "did you mean 'grpo'?"),
-        (["--estimator", "gae"], "ppo comes with a value head: not in this release"),
         (["--estimator", "gigpo"], "steps or tokens inside a completion"),
         (["--estimator", "my.py:f"], "no file my.py"),
         (
