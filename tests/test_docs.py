@@ -90,14 +90,16 @@ def environment(folder, tiny_model):
         f"--model {tiny_model} --device cpu --steps 2 --prompts-per-step 2 --group-size 2 --max-new-tokens 4 "
         "--eval-prompts 2 --eval-samples 2"
     )
-    shim, make = bin_dir / "grouprl", bin_dir / "make"
+    (folder / "examples").symlink_to(ROOT / "examples")
+    shim, make, python = bin_dir / "grouprl", bin_dir / "make", bin_dir / "python"
     shim.write_text(
         "#!/usr/bin/env bash\n"
         f'if [ "$1" = train ]; then exec {sys.executable} -m grouprl.cli.main "$@" {small}; fi\n'
         f'exec {sys.executable} -m grouprl.cli.main "$@"\n'
     )
     make.write_text('#!/usr/bin/env bash\ngrep -q "^$1:" "$ROOT/Makefile"\n')
-    for script in (shim, make):
+    python.write_text(f'#!/usr/bin/env bash\nexec {sys.executable} "$@"\n')
+    for script in (shim, make, python):
         script.chmod(0o755)
     return os.environ | {"PATH": f"{bin_dir}:{os.environ['PATH']}", "ROOT": str(ROOT)}
 

@@ -7,6 +7,7 @@
     ├── ModelError         (ValueError)    a model that cannot be loaded, a prompt that does not fit it
     ├── RunError           (RuntimeError)  a run folder or checkpoint that cannot be used
     ├── RewardError        (RuntimeError)  a reward function that raised or returned the wrong thing
+    │   └── RewardUnavailable                what scores completions could not be reached
     ├── EstimatorError     (RuntimeError)  an advantage estimator that did so during a run
     └── MissingDependency  (ImportError)   an extra that is not installed
 
@@ -43,6 +44,20 @@ class RunError(GrouprlError, RuntimeError):
 
 class RewardError(GrouprlError, RuntimeError):
     """A reward function raised, or returned the wrong count or type."""
+
+
+class RewardUnavailable(RewardError):  # noqa: N818  (reads better where it is caught)
+    """What scores completions could not be reached: no completion is to blame.
+
+    Args:
+        message: One line.
+        scores: One for each completion of the batch, None where there was no answer.
+        failed: How many had none.
+    """
+
+    def __init__(self, message: str, *, scores: list[float | None], failed: int) -> None:
+        super().__init__(message)
+        self.scores, self.failed = scores, failed
 
 
 class EstimatorError(GrouprlError, RuntimeError):

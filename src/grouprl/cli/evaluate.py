@@ -14,7 +14,7 @@ import tyro
 from rich.console import Console
 from rich.progress import Progress
 
-from grouprl.cli.options import parse
+from grouprl.cli.options import named_value, parse
 from grouprl.errors import ConfigError
 from grouprl.policy import load_policy
 from grouprl.records import RunFolder, plain
@@ -44,6 +44,10 @@ class EvalArguments:
     """A run's folder, a model's folder, a hub id, or 'bundled'."""
     task: str | None = None
     """A task's name or a file of prompts. The run's own for a run, else arithmetic."""
+    task_option: Annotated[
+        tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="NAME=VALUE")
+    ] = ()
+    """One of the task's options, over the run's own; may be given several times."""
     reward: tuple[str, ...] = ()
     """Rewards, as in grouprl train. The run's own for a run on its own task."""
     system_prompt: str | None = None
@@ -133,7 +137,8 @@ def _config(given: EvalArguments) -> Config:
         model = str(_model_of(run))
     if given.task is not None:
         table |= {"task": given.task, "reward": (), "reward_weights": (), "success_reward": None}
-        table |= {"heldout_path": None, "heldout_fraction": None}
+        table |= {"heldout_path": None, "heldout_fraction": None, "task_options": {}}
+    table["task_options"] |= dict(named_value("eval: --task-option", text) for text in given.task_option)
     if given.reward:
         table |= {"reward": given.reward, "reward_weights": ()}
     if given.system_prompt is not None:

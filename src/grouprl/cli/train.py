@@ -47,6 +47,10 @@ class TrainArguments:
         tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="NAME=VALUE")
     ] = ()
     """One of the estimator's options, such as eps=1e-4; may be given several times."""
+    task_option: Annotated[
+        tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="NAME=VALUE")
+    ] = ()
+    """One of the task's options, such as size=200; may be given several times."""
     config: Config = dataclasses.field(default_factory=Config)
 
 
@@ -99,7 +103,10 @@ def _base(given: TrainArguments) -> Config | None:
 def _parse(arguments: Sequence[str], default: Config) -> TrainArguments:
     # Their names are the estimator's own: tyro would make options of them that may clash with others.
     options = default.advantage.options
-    bare = dataclasses.replace(default, advantage=dataclasses.replace(default.advantage, options={}))
+    of_task = default.task_options
+    bare = dataclasses.replace(
+        default, advantage=dataclasses.replace(default.advantage, options={}), task_options={}
+    )
     given = parse(
         TrainArguments,
         arguments,
@@ -112,7 +119,11 @@ def _parse(arguments: Sequence[str], default: Config) -> TrainArguments:
         options = {}  # those of another estimator
     named = dict(named_value("grouprl train: --estimator-option", text) for text in given.estimator_option)
     advantage = dataclasses.replace(advantage, options={**options, **named})
-    return dataclasses.replace(given, config=dataclasses.replace(given.config, advantage=advantage))
+    if given.config.task != default.task:
+        of_task = {}  # those of another task
+    named = dict(named_value("grouprl train: --task-option", text) for text in given.task_option)
+    config = dataclasses.replace(given.config, advantage=advantage, task_options={**of_task, **named})
+    return dataclasses.replace(given, config=config)
 
 
 def _conclude(path: Path, display: Display) -> None:

@@ -3,11 +3,15 @@
 task             a Task is prompts to train on, prompts held out, and rewards
 loading          load(name or file) → Task; names()
 arithmetic_task  the quickstart: sums of two small numbers
+reasoning_gym_task  families of reasoning-gym: reasoning_gym_rewards scores answers, reasoning_gym_worker is the
+                 process that makes problems and knows the right answers; mixture: several by weight
+isolated         processes for work on text that nobody may trust
 files            prompts from JSON Lines, Parquet and CSV, or hub; conversation checks each one
 math_rows        GSM8K's and MATH's columns as prompts and answers
 split            which prompts are held out
 reward_specs     a reward from "module:function", a built-in name or a function
 named_rewards    the built-in names, and the options that some take
+http_reward      a reward that a server computes
 builtin_rewards  last_integer, last_number, exact_match, only_number
 math_reward      answers compared exactly, or by math-verify: final_answers finds them, math_values reads them,
                  worker_pool runs math_worker in processes with limits

@@ -16,6 +16,7 @@ from grouprl.tasks.checking import check_rewards
 from grouprl.tasks.files import SUFFIXES, Row, file_stem, read_prompts
 from grouprl.tasks.hub import HubDataset, hub_dataset
 from grouprl.tasks.math_rows import math_row
+from grouprl.tasks.reasoning_gym_task import PREFIX, reasoning_gym
 from grouprl.tasks.reward_specs import RewardLike, make_rewards
 from grouprl.tasks.split import DEFAULT_FRACTION, content_key, split_heldout
 from grouprl.tasks.task import Task
@@ -54,8 +55,9 @@ def load(
     """A built-in task, or the task of a file of prompts; its rewards are checked against its prompts.
 
     Args:
-        name_or_path: A name of `names()`; a .jsonl, .jsonl.gz, .parquet or .csv file (`grouprl.tasks.files`); a
-            data set of the hub (`grouprl.tasks.hub`); or "math:" and a file or data set of GSM8K's or MATH's columns
+        name_or_path: A name of `names()`; "reasoning-gym:" and families (`grouprl.tasks.reasoning_gym_task`); a
+            .jsonl, .jsonl.gz, .parquet or .csv file (`grouprl.tasks.files`); a data set of the hub
+            (`grouprl.tasks.hub`); or "math:" and a file or data set of GSM8K's or MATH's columns
             (`grouprl.tasks.math_rows`).
         rewards: One or several: a function, a built-in name, "module:function", or a `Reward`. Required for
             a file, but for "math:", whose own is "math"; in place of a built-in task's own where given.
@@ -82,7 +84,7 @@ def load(
         ('last_integer', 81)
     """
     none_given = isinstance(rewards, Sequence) and len(rewards) == 0
-    if isinstance(name_or_path, str) and name_or_path in _BUILDERS:
+    if isinstance(name_or_path, str) and (name_or_path in _BUILDERS or name_or_path.startswith(PREFIX)):
         for key, value in (("heldout_path", heldout_path), ("heldout_fraction", heldout_fraction)):
             if value is not None:
                 raise TaskError(
@@ -115,6 +117,8 @@ def load(
 
 
 def _build(name: str, options: dict[str, Any]) -> Task:
+    if name.startswith(PREFIX):
+        return reasoning_gym(name.removeprefix(PREFIX), **options)
     builder = _BUILDERS[name]
     known = list(inspect.signature(builder).parameters)
     for option in options:
@@ -140,7 +144,8 @@ def _existing(name_or_path: str | os.PathLike[str]) -> Path | HubDataset:
     near = difflib.get_close_matches(str(name_or_path), names(), n=1)
     raise TaskError(
         f"task {str(name_or_path)!r}: neither a built-in task nor a file, expected one of "
-        f"{', '.join(names())}, or a file in {', '.join(SUFFIXES)}, or owner/name of the hub; math:FILE for mathematics"
+        f"{', '.join(names())}, {PREFIX}FAMILY, or a file in {', '.join(SUFFIXES)}, or owner/name of the hub; "
+        "math:FILE for mathematics"
         f"{f'; did you mean {near[0]!r}?' if near else ''}"
     )
 

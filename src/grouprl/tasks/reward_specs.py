@@ -8,9 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from grouprl.errors import TaskError
+from grouprl.tasks.http_reward import http_reward, is_url
 from grouprl.tasks.named_rewards import is_named, make_named, signatures
 from grouprl.tasks.task import Reward, RewardFunction
 from grouprl.user_code import is_spec, load_attribute
+
+MODEL_PREFIX = "model:"
+"""Begins the name of a reward model, which the layers above load (`grouprl.policy.load_reward_model`)."""
 
 RewardLike = str | RewardFunction | Reward
 
@@ -55,10 +59,10 @@ def reward_from_spec(spec: str, *, weight: float = 1.0) -> Reward:
 
     Args:
         spec: A built-in name, some with options after a colon ("last_integer", "math", "tags:think,answer"; all in
-            `grouprl.tasks.named_rewards`), or "module:function", or "path/to/file.py:function". Modules are
-            looked for in the current folder first, as `python -m` does; that folder, or the file's own, then stays
-            at the end of sys.path, so that imports inside the function work. `function` may also be a Reward, or an
-            attribute of one ("module:scorers.strict").
+            `grouprl.tasks.named_rewards`), or "module:function", "path/to/file.py:function", or the URL of a server
+            (`http_reward`). Modules are looked for in the current folder first, as `python -m` does; that folder,
+            or the file's own, then stays at the end of sys.path, so that imports inside the function work.
+            `function` may also be a Reward, or an attribute of one ("module:scorers.strict").
         weight: The component's weight. A Reward found under the name keeps its own, unless this is not 1.
 
     Returns:
@@ -73,12 +77,19 @@ def reward_from_spec(spec: str, *, weight: float = 1.0) -> Reward:
     """
     if is_named(spec):
         return Reward(spec.partition(":")[0], make_named(spec), weight)
+    if is_url(spec):
+        return http_reward(spec, weight=weight)
     where = f"reward {spec!r}"
+    if spec.startswith(MODEL_PREFIX):
+        raise TaskError(
+            f"{where}: a reward model needs torch, expected a reward without; grouprl.train and the command line take "
+            "it, and grouprl.policy.load_reward_model makes a function of it"
+        )
     if not is_spec(spec):
         near = difflib.get_close_matches(spec, [form.partition(":")[0] for form in signatures()], n=1)
         raise TaskError(
-            f"{where}: not a built-in reward, expected {', '.join(signatures())}, 'module:function' "
-            f"or 'file.py:function'{f'; did you mean {near[0]!r}?' if near else ''}"
+            f"{where}: not a built-in reward, expected {', '.join(signatures())}, 'module:function', "
+            f"'file.py:function'{f'; did you mean {near[0]!r}?' if near else ''}"
         )
     attribute = spec.rpartition(":")[2]
     found = load_attribute(spec, where=where)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set, Sized
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from grouprl.errors import InputError, MissingDependency, RewardError
+from grouprl.errors import InputError, MissingDependency, RewardError, RewardUnavailable
 from grouprl.tasks.columns import Batch, accepted_columns
 from grouprl.tasks.outcomes import Verdict
 from grouprl.tasks.task import Reward
@@ -97,8 +97,10 @@ def score(
 
     A function that raises is called again, completion by completion, to find out which completions it
     raises on. "raise" stops at the first of them; "abstain" leaves exactly those unscored and keeps what the
-    others get on their own. KeyboardInterrupt and SystemExit always pass through: a signal handler may be
-    behind them. So does MissingDependency, which no other completion would mend.
+    others get on their own. Where what scores them could not be reached (RewardUnavailable), no function is called
+    again, and "abstain" leaves those unscored that had no answer. KeyboardInterrupt and SystemExit always
+    pass through: a signal handler may be behind them. So do MissingDependency and a RewardError of grouprl's own, which
+    no other completion would mend.
 
     Args:
         task_rewards: The components, `task.rewards`.
@@ -180,7 +182,13 @@ def _component(reward: Reward, batch: Batch, on_error: str, tally: _Tally) -> li
     names = accepted_columns(reward, batch.names())
     try:
         result = reward.function(**batch.columns(names))
-    except MissingDependency:
+    except RewardUnavailable as error:  # asking again for each completion would only take longer
+        if on_error == "raise":
+            raise
+        tally.errors += error.failed
+        tally.note(str(error))
+        return _values(reward, error.scores, batch, tally)
+    except (MissingDependency, RewardError):
         raise
     except Exception as error:
         failure = error

@@ -194,17 +194,39 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True)
+class ScoringConfig:
+    """Rewards that are computed by a server (http://…) or by a reward model (model:…)."""
+
+    http_timeout_s: Positive = 60.0
+    """Seconds for one request to a reward server, from the connection to the last byte."""
+    http_retries: CountOrOff = 4
+    """Further tries of a request that failed in passing; the pauses between them double."""
+    http_batch_size: Count = 64
+    """Most completions in a request."""
+    http_concurrency: Count = 4
+    """Most requests at a time."""
+    http_token_env: str = ""
+    """The environment variable that holds the server's token, sent as Authorization: Bearer; none where empty."""
+    reward_model_dtype: Literal["float32", "bfloat16"] = "float32"
+    """What a reward model computes in."""
+    reward_model_batch_tokens: Count = 16_384
+    """Most tokens in a forward of a reward model."""
+
+
+@dataclass(frozen=True)
 class Config:
     """A GRPO run. The defaults are the quickstart: two-number sums on the bundled model."""
 
     model: str = "bundled"
     """'bundled' (SmolLM2-135M-Instruct), a folder that save_pretrained wrote, or a hub id."""
     task: str = "arithmetic"
-    """A task's name, or a .jsonl, .parquet or .csv file of prompts, or owner/name of the hub; math:FILE for GSM8K's
-    or MATH's columns, with the reward math."""
+    """A task's name, reasoning-gym:FAMILY, a .jsonl, .parquet or .csv file of prompts, or owner/name of the hub;
+    math:FILE for GSM8K's or MATH's columns, with the reward math."""
+    task_options: dict[str, Any] = field(default_factory=dict)
+    """The task's own options, such as {size = 500}; on the command line --task-option."""
     reward: tuple[str, ...] = ()
-    """Rewards: built-in names (last_number, math, tags:think,answer, …), file.py:function or module:function. The
-    task's own where none is given."""
+    """Rewards: built-in names (last_number, math, tags:think,answer, …), file.py:function or module:function, a
+    server's http://… or a reward model, model:FOLDER. The task's own where none is given."""
     reward_weights: tuple[float, ...] = ()
     """One weight a reward; all 1 where none is given."""
     on_reward_error: Literal["raise", "abstain"] = "raise"
@@ -242,6 +264,7 @@ class Config:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    scoring: ScoringConfig = field(default_factory=ScoringConfig)
     chat_template: dict[str, Any] = field(default_factory=dict)
     """Keywords for the chat template, such as enable_thinking (TOML only)."""
 
@@ -296,7 +319,8 @@ def config_from_dict(table: Mapping[str, Any], *, where: str = "config") -> Conf
     _refuse_unknown_keys(table, Config, where, "")
     if isinstance(table.get("reward"), str):
         table = {**table, "reward": [table["reward"]]}
-    _check_options(table.get("advantage", {}).get("options", {}), where)
+    _check_options(table.get("advantage", {}).get("options", {}), where, "advantage.options")
+    _check_options(table.get("task_options", {}), where, "task_options")
     try:
         # Through JSON, where pydantic's strict mode still takes a list for a tuple, but no text for a number.
         config: Config = _adapter().validate_json(json.dumps(table, default=str), strict=True)
@@ -358,12 +382,12 @@ def _name_the_estimator(table: Mapping[str, Any], where: str) -> Mapping[str, An
     return {**table, "advantage": named}
 
 
-def _check_options(options: Any, where: str) -> None:
+def _check_options(options: Any, where: str, name_of_table: str) -> None:
     """Refuse what TOML cannot hold, and JSON would turn into text."""
     for name, value in options.items() if isinstance(options, Mapping) else ():
         if not isinstance(value, bool | int | float | str | list | tuple | Mapping):
             raise ConfigError(
-                f"{where}: advantage.options.{name} is {value!r}, expected a number, a text, true or false, a list "
+                f"{where}: {name_of_table}.{name} is {value!r}, expected a number, a text, true or false, a list "
                 "or a table; leave an option out to keep its default"
             )
 
@@ -396,6 +420,7 @@ SECTIONS: dict[str, type] = {
     "optimizer": OptimizerConfig,
     "evaluation": EvaluationConfig,
     "checkpoint": CheckpointConfig,
+    "scoring": ScoringConfig,
 }
 
 

@@ -14,7 +14,7 @@ import torch
 from grouprl.errors import ConfigError, RunError, TaskError
 from grouprl.policy import Policy, load_policy
 from grouprl.records import RunFolder, atomic_write
-from grouprl.tasks import Reward, RewardLike, Task, check_rewards, load, make_rewards
+from grouprl.tasks import RewardLike, Task, check_rewards, load, make_rewards
 from grouprl.training.advantages import Advantages
 from grouprl.training.checkpoint import (
     DamagedCheckpoint,
@@ -32,6 +32,7 @@ from grouprl.training.events import Listener
 from grouprl.training.machine import describe_machine
 from grouprl.training.memory import fit_micro_batch
 from grouprl.training.objective import objective_notes
+from grouprl.training.rewards import resolve_rewards, several
 from grouprl.training.sampling import check_component_names, sampling_notes
 from grouprl.training.trainer import Trainer
 
@@ -212,6 +213,7 @@ MAY_CHANGE = (
     "on_reward_error",
     "evaluation",
     "checkpoint",
+    "scoring",
 )
 """What may be another value when a run goes on; with anything else it would be another run."""
 
@@ -284,8 +286,9 @@ def load_task(
             f"reward {', '.join(config.reward)} was given from Python; give it again: reward=… in Python, or "
             "--reward file.py:function"
         )
-    rewards = config.reward if reward is None else reward
+    rewards = resolve_rewards(config, config.reward if reward is None else reward)
     if task is None:
+        _check_task_options(config)
         task = load(
             config.task,
             rewards=rewards,
@@ -293,8 +296,13 @@ def load_task(
             success_reward=config.success_reward,
             heldout_path=config.heldout_path,
             heldout_fraction=config.heldout_fraction,
+            **config.task_options,
         )
         return task.with_system_prompt(config.system_prompt) if config.system_prompt else task
+    if config.task_options:
+        raise TaskError(
+            f"task {task.name!r}: given from Python with task_options {', '.join(config.task_options)}; leave them out"
+        )
     if reward is not None or config.reward or config.reward_weights:
         chosen = make_rewards(rewards or task.rewards, config.reward_weights or None)
         task = dataclasses.replace(task, rewards=chosen)
@@ -307,11 +315,18 @@ def load_task(
 def _reward_names(reward: RewardLike | Sequence[RewardLike]) -> tuple[str, ...]:
     """What config.toml says of rewards given from Python."""
     return tuple(
-        item if isinstance(item, str) else f"<{made.name}>"
-        for item, made in zip(
-            [reward] if isinstance(reward, str | Reward) or callable(reward) else reward, make_rewards(reward)
-        )
+        item if isinstance(item, str) else f"<{make_rewards(item)[0].name}>" for item in several(reward)
     )
+
+
+def _check_task_options(config: Config) -> None:
+    """Refuse an option under whose name `tasks.load` takes something else."""
+    for name in ("rewards", "reward_weights", "success_reward", "heldout_path", "heldout_fraction"):
+        if name in config.task_options:
+            raise ConfigError(
+                f"config: {name!r} in task_options, expected the task's own options; it belongs at the top "
+                f"({'reward' if name == 'rewards' else name} = …)"
+            )
 
 
 def _create_folder(config: Config, task: Task) -> RunFolder:
