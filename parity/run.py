@@ -1,9 +1,10 @@
-"""Makes an environment for each framework and writes what its own advantage functions give.
+"""Makes an environment for each framework, and records what its own advantage functions and rollout writers give.
 
     python parity/run.py [NAME ...]
 
-Environments lie in .parity/, recordings in tests/parity/recorded/. A framework that cannot be installed here is
-named at the end, and its recording stays as it was.
+Environments lie in .parity/, recordings in tests/parity/recorded/ (values, by parity/adapters) and
+tests/records/recorded/ (files of rollouts, by parity/writers). A framework that cannot be installed here is named at
+the end, and its recordings stay as they were.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 ENVIRONMENTS = ROOT / ".parity"
 RECORDED = ROOT / "tests" / "parity" / "recorded"
+ROLLOUTS = ROOT / "tests" / "records" / "recorded"
 ONE_THREAD = os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -30,16 +32,23 @@ def main(names: list[str]) -> int:
         print(f"{name}: {' '.join(known[name]['alone'])}", flush=True)
         try:
             python = environment(name, **known[name])
-            _run(
-                [python, HERE / "extract.py", name, RECORDED / f"{name}.json"],
-                cwd=ENVIRONMENTS,
-                env=ONE_THREAD,
-            )
+            for command in commands(name):
+                _run([python, *command], cwd=ENVIRONMENTS, env=ONE_THREAD)
         except (subprocess.CalledProcessError, LookupError) as error:
             failed[name] = error
     for name, error in failed.items():
         print(f"{name} was not recorded: {error}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def commands(name: str) -> list[list[object]]:
+    """What is run in the framework's environment: for its adapter, and for its writer, where it has one."""
+    found: list[list[object]] = []
+    if (HERE / "adapters" / f"{name}.py").exists():
+        found.append([HERE / "extract.py", name, RECORDED / f"{name}.json"])
+    if (HERE / "writers" / f"{name}.py").exists():
+        found.append([HERE / "rollouts.py", name, ROLLOUTS / name])
+    return found
 
 
 def frameworks() -> dict[str, Any]:

@@ -10,8 +10,6 @@ import math
 from pathlib import Path
 from typing import NamedTuple
 
-import polars as pl
-
 NAN = float("nan")
 GROUP_SIZE = 4
 
@@ -84,6 +82,8 @@ def grouprl(folder: Path) -> None:
 
 
 def trl(folder: Path) -> None:
+    import polars as pl
+
     for step in STEPS:
         path = folder / "completions" / f"completions_{step:05d}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -100,13 +100,25 @@ def trl(folder: Path) -> None:
 
 def verl(folder: Path) -> None:
     for row in ROWS:
-        record = {"input": row.prompt, "output": row.completion, "gts": "4", "score": row.reward, "step": row.step}
+        record = {
+            "input": row.prompt,
+            "output": row.completion,
+            "gts": "4",
+            "score": row.reward,
+            "step": row.step,
+        }
         lines(folder / f"{row.step}.jsonl", [record])
 
 
 def verl_uid(folder: Path) -> None:
     for row in ROWS:
-        record = {"input": row.prompt, "output": row.completion, "gts": "4", "score": row.reward, "step": row.step}
+        record = {
+            "input": row.prompt,
+            "output": row.completion,
+            "gts": "4",
+            "score": row.reward,
+            "step": row.step,
+        }
         lines(folder / f"{row.step}.jsonl", [record | {"uid": f"{row.draw}_{row.place}_0"}])
 
 
@@ -266,6 +278,8 @@ def areal(folder: Path) -> None:
 
 def art(folder: Path) -> None:
     """As version 2 of the file: one more group, of which no trajectory came back, is a row without one."""
+    import polars as pl
+
     for step in STEPS:
         path = folder / "trajectories" / "train" / f"{step:04d}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -290,8 +304,20 @@ def art(folder: Path) -> None:
 
 def table(folder: Path) -> None:
     for row in ROWS:
-        record = {"uid": row.draw, "answer": row.completion, "value": row.reward, "at": row.step, "asked": row.prompt}
+        record = {
+            "uid": row.draw,
+            "answer": row.completion,
+            "value": row.reward,
+            "at": row.step,
+            "asked": row.prompt,
+        }
         lines(folder / "rows.jsonl", [record])
 
 
-TABLE_COLUMNS = {"group_id": "uid", "completion": "answer", "reward": "value", "step": "at", "prompt": "asked"}
+TABLE_COLUMNS = {
+    "group_id": "uid",
+    "completion": "answer",
+    "reward": "value",
+    "step": "at",
+    "prompt": "asked",
+}

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from verl.trainer.ppo.ray_trainer import RayPPOTrainer
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
-from writers.scene import Row, rows
+sys.path.append(str(Path(__file__).parents[2] / "tests"))
+from rollout_files import STEPS, Row, of
 
 DISTRIBUTION = "verl"
 
 
 def write(folder: Path) -> dict[str, str]:
-    for step in (1, 2):
-        of_step = [row for row in rows() if row.step == step]
-        infos = {"acc": [row.completion == row.answer for row in of_step], "pred": [row.completion for row in of_step]}
+    for step in STEPS:
+        of_step = of(step)
+        infos = {
+            "acc": [row.reward == 1.0 for row in of_step],
+            "pred": [row.completion for row in of_step],
+        }
         _call(RayPPOTrainer, folder / "classic", of_step, infos)
         uid = {"uid": [f"{row.draw}_{row.place}_0" for row in of_step]}
         _call(PPOTrainer, folder / "uid", of_step, uid)
@@ -29,7 +34,7 @@ def _call(trainer: type, folder: Path, of_step: list[Row], infos: dict[str, list
     trainer._write_generations(
         [row.prompt for row in of_step],
         [row.completion for row in of_step],
-        [row.answer for row in of_step],
+        ["4" for _ in of_step],
         [row.reward for row in of_step],
         infos,
         str(folder),

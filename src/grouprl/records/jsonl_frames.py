@@ -29,9 +29,8 @@ Unpack = Callable[[Record], Iterator[Record]]
 Note = Callable[[str, str], None]
 """Called with what kind of thing was met, and where and what it was."""
 
-_LONE_SURROGATE = re.compile(
-    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
-)
+_SURROGATES = re.compile(rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]|(?P<half>[89abcdefABCDEF]))")
+"""A pair of surrogates as JSON escapes, or half of one."""
 
 
 def read_records(path: Path, note: Note = lambda *_: None) -> Iterator[tuple[int, Record]]:
@@ -70,8 +69,8 @@ def read_frames(
 
 def _fast(block: Block, schema: Schema) -> pl.DataFrame | None:
     pl = polars()
-    if _LONE_SURROGATE.search(block.data):  # polars takes one for the character NUL
-        return None
+    if any(found["half"] for found in _SURROGATES.finditer(block.data)):
+        return None  # polars takes half a pair for the character NUL
     try:
         frame: pl.DataFrame = pl.read_ndjson(block.data, schema=dict(schema))
     except pl.exceptions.PolarsError:

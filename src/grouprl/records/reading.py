@@ -109,8 +109,8 @@ def source(
     if not raw:
         raise InputError(f"{paths[0]}: holds no rows, expected at least one; check the path")
     layout = chosen.layout(raw, options)
-    raw |= layout.types
     raw = {name: _readable(dtype) for name, dtype in raw.items()}
+    raw |= _numbers(raw, layout.columns, heads[0]) | dict(layout.types)
     return Source(
         format=chosen,
         paths=paths,
@@ -175,10 +175,7 @@ def _in_folder(folder: Path, format: Format | None) -> tuple[Path, ...]:
     if not found:
         asked = [format] if format else formats.FORMATS.values()
         looked = ", ".join(f"{one.files[0]} ({one.name})" for one in asked if one.files) or "a file"
-        raise InputError(
-            f"{folder}: no rollouts found, expected {looked}; "
-            "name a file or a glob"
-        )
+        raise InputError(f"{folder}: no rollouts found, expected {looked}; name a file or a glob")
     return next(iter(found.values()))
 
 
@@ -221,6 +218,26 @@ def _readable(dtype: pl.DataType) -> pl.DataType:
     if dtype == pl.Null or (isinstance(dtype, pl.List) and dtype.inner == pl.Null):
         return pl.String()
     return dtype
+
+
+def _numbers(
+    raw: Mapping[str, pl.DataType], columns: Mapping[str, pl.Expr], head: Head
+) -> dict[str, pl.DataType]:
+    """Raw columns of text that our numbers are made of: they are read as numbers, and what is none is named."""
+    pl = polars()
+    own = rollout_schema(
+        components=[name.removeprefix("reward_") for name in columns if name.startswith("reward_")]
+    )
+    found = {}
+    for name, expression in columns.items():
+        dtype = own.get(name, pl.String())
+        for root in expression.meta.root_names() if dtype.is_numeric() else ():
+            if raw.get(root) == pl.String and root != FILE_STEP:
+                found[root] = dtype
+    if found and head.kind == "parquet":
+        name = next(iter(found))
+        raise InputError(f"{head.path}: column {name!r} is {raw[name]}, expected numbers; name another one")
+    return found
 
 
 def _columns(raw: Mapping[str, pl.DataType], columns: Mapping[str, pl.Expr]) -> dict[str, pl.DataType]:

@@ -99,11 +99,12 @@ class Source:
     def _frames(self, wanted: Sequence[str]) -> Iterator[pl.DataFrame]:
         """The rows with these columns, file by file."""
         pl = polars()
-        rebuilt = self._layout.key is not None and not {"group_id", "sample_index"}.isdisjoint(wanted)
+        key = self._layout.key
+        rebuilt = key is not None and not {"group_id", "sample_index"}.isdisjoint(wanted)
         expressions = self._expressions(wanted)
-        if rebuilt:
+        if key is not None and rebuilt:
             step = self._layout.columns.get("step", pl.lit(None, pl.Int64()))
-            expressions[KEY] = pl.struct(step.alias("step"), self._layout.key.alias("key")).hash()
+            expressions[KEY] = pl.struct(step.alias("step"), key.alias("key")).hash()
             expressions[STEP] = step.cast(pl.Int64)
         needed = {root for expression in expressions.values() for root in expression.meta.root_names()}
         if self._layout.keep is not None:

@@ -38,8 +38,11 @@ class Block:
 
 
 class _Decompressor(Protocol):
-    eof: bool
-    unused_data: bytes
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
 
     def decompress(self, data: bytes) -> bytes: ...
 
@@ -67,8 +70,8 @@ def line_blocks(path: Path, size: int = BLOCK_BYTES) -> Iterator[Block]:
     """
     rest, line = b"", 1
     for chunk in _chunks(path, size):
-        head, newline, tail = chunk.rpartition(b"\n")
-        if not newline:
+        cut = chunk.rfind(b"\n") + 1
+        if not cut:
             rest += chunk
             if len(rest) > LONGEST_LINE:
                 raise InputError(
@@ -76,8 +79,8 @@ def line_blocks(path: Path, size: int = BLOCK_BYTES) -> Iterator[Block]:
                     "check the file's kind"
                 )
             continue
-        data = rest + head + newline
-        rest = tail
+        data = b"".join((rest, memoryview(chunk)[:cut]))
+        rest = chunk[cut:]
         yield Block(line, data.removeprefix(BOM) if line == 1 else data, last=False)
         line += data.count(b"\n")
     yield Block(line, rest.removeprefix(BOM) if line == 1 else rest, last=True)
@@ -109,7 +112,7 @@ def _chunks(path: Path, size: int) -> Iterator[bytes]:
 def _decompressor(kind: str) -> _Decompressor:
     if kind == "gzip":
         return zlib.decompressobj(wbits=31)
-    return _zstd().ZstdDecompressor()  # type: ignore[no-any-return]
+    return _zstd().ZstdDecompressor()
 
 
 def _zstd() -> Any:

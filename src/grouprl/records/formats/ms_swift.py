@@ -63,7 +63,7 @@ def _layout(types: Types, options: Options) -> Layout:
         columns["advantage"] = number("advantages")
     own = {"prompt": pl.String(), "completion": pl.String(), "step": pl.String(), "advantages": pl.Float64()}
     own |= {name: pl.Float64() for name in weights}
-    notes = ()
+    notes: tuple[str, ...] = ()
     if options.rewards is None and len(weights) > 1:
         notes = (
             f"the reward is the plain sum of {', '.join(weights)}: the file does not say the weights; name them with "

@@ -52,7 +52,7 @@ def _layout(types: Types, options: Options) -> Layout:
         "scored": weighted_sum(weights).is_not_null(),
         "advantage": number("advantage") if "advantage" in types else pl.lit(None, pl.Float64()),
     }
-    notes = ()
+    notes: tuple[str, ...] = ()
     if options.rewards is None and len(weights) > 1:
         notes = (
             f"the reward is the plain sum of {', '.join(weights)}: the files do not say the weights, nor whether a "

@@ -111,7 +111,7 @@ def _layout(types: Types, options: Options) -> Layout:
         | dict.fromkeys(_COUNTS, pl.Int64())
     )
     used = {*own, "group"} - {"episode", "env", "agent"}
-    notes = ()
+    notes: tuple[str, ...] = ()
     if types.get("group", pl.Null()) == pl.Null:
         notes = ("the episodes name no group, as in an evaluation: those of one task count as its group",)
     return Layout(columns | extras(types, used), types=own, notes=notes)
