@@ -306,6 +306,25 @@ def test_half_a_surrogate_pair_does_not_cut_the_text(tmp_path):
     assert rows["completion"].to_list() == ["😀b"]
 
 
+def test_an_empty_file_among_others_holds_nothing(tmp_path):
+    folder = written(scene.verl, tmp_path)
+    expected = read(folder).collect()
+    (folder / "0.jsonl").write_text("")
+    (folder / "3.jsonl").write_text('{"input": "a", "outp')
+    found = source(folder)
+    assert found.rows().collect().equals(expected)
+    assert any("3.jsonl, line 1" in note for note in found.notes())
+
+
+@pytest.mark.parametrize("pack", ["gzip", "zstd"])
+def test_packed_csv(pack, tmp_path):
+    path = tmp_path / {"gzip": "a.csv.gz", "zstd": "a.csv.zst"}[pack]
+    data = b"group_id,reward\na,1\na,0\n"
+    packer = gzip if pack == "gzip" else pytest.importorskip("backports.zstd")
+    path.write_bytes(packer.compress(data))
+    assert read(path).collect()["reward"].to_list() == [1.0, 0.0]
+
+
 def test_rows_of_unequal_columns_name_the_line(tmp_path):
     scene.lines(
         tmp_path / "completions.jsonl",

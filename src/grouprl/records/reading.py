@@ -93,7 +93,8 @@ def source(
     chosen = None if format is None else formats.get(format)
     paths = _paths(path, chosen)
     heads = [read_head(one) for one in _spread(paths)]
-    chosen = chosen or _recognise(heads[0])
+    first = next((head for head in heads if head.types), heads[0])  # a step may have left an empty file
+    chosen = chosen or _recognise(first)
     kinds = {head.kind for head in heads}
     if len(kinds) > 1:
         raise InputError(f"read: files of {' and '.join(sorted(kinds))}, expected one kind; read them apart")
@@ -110,7 +111,7 @@ def source(
         raise InputError(f"{paths[0]}: holds no rows, expected at least one; check the path")
     layout = chosen.layout(raw, options)
     raw = {name: _readable(dtype) for name, dtype in raw.items()}
-    raw |= _numbers(raw, layout.columns, heads[0]) | dict(layout.types)
+    raw |= _numbers(raw, layout.columns, first) | dict(layout.types)
     return Source(
         format=chosen,
         paths=paths,
@@ -165,7 +166,8 @@ def _in_folder(folder: Path, format: Format | None) -> tuple[Path, ...]:
             files = _sorted(
                 match for suffix in _COMPRESSED for match in folder.glob(pattern + suffix) if match.is_file()
             )
-            if files and one.recognises(read_head(files[0])):
+            heads = (head for head in map(read_head, files) if head.types)
+            if (head := next(heads, None)) is not None and one.recognises(head):
                 found[one.name] = files
                 break
     if len(found) > 1:
