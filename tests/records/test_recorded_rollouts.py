@@ -98,3 +98,15 @@ def test_verls_uid_without_its_suffixes():
         "2/e",
         "2/f",
     ]
+
+
+def test_tinker_cookbooks_summaries():
+    """The scene, written by its store: groups, rewards and lengths; there is no text."""
+    frame = read(RECORDED / "tinker_cookbook").collect()
+    assert frame["step"].to_list() == [row.step for row in scene.ROWS]
+    assert frame["reward"].to_list() == [row.reward if row.scored else None for row in scene.ROWS]
+    assert frame["sample_index"].to_list() == [row.place for row in scene.ROWS]
+    assert frame["prompt_tokens"].to_list() == [len(row.prompt) for row in scene.ROWS]
+    assert frame["completion_tokens"].to_list() == [len(row.completion) for row in scene.ROWS]
+    drawn = pl.DataFrame({"draw": [row.draw for row in scene.ROWS]})
+    assert partition(frame, "group_id") == partition(drawn, "draw")

@@ -66,7 +66,7 @@ FORMAT = Format(
     name="tinker_cookbook",
     framework="tinker-cookbook",
     written_by="tinker_cookbook.rl.rollout_logging.serialize_rollout_summaries",
-    verified=None,
+    verified="0.6.1",
     missing=("text and token ids", "prompt ids", "advantages", "finish reasons", "log-probs"),
     files=(
         "train_rollout_summaries.jsonl",
