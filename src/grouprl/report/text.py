@@ -141,7 +141,7 @@ def _group(members: Sequence[Mapping[str, Any]], width: int, completions: int, a
     prompt = safe_text((first.get("prompt") or "").strip(), ascii=ascii)
     lines = [
         f"step {step}, group {group}",
-        f"  prompt  {_clip_head(prompt, width - 10, ascii)}",
+        f"  prompt  {clip_head(prompt, width - 10, ascii=ascii)}",
         f"  {'reward':>8}  {'advantage':>9}  {'end':<6}  completion",
     ]
     for row in members[:completions]:
@@ -182,8 +182,13 @@ def _clip(text: str, limit: int, *, cut: bool, ascii: bool) -> str:
     return text[: _fitting(text, room)] + mark[:limit]
 
 
-def _clip_head(text: str, limit: int, ascii: bool) -> str:
-    """At most `limit` columns from the right: a prompt's question stands at its end."""
+def clip_head(text: str, limit: int, *, ascii: bool = False) -> str:
+    """At most `limit` columns of safe text from the right: a prompt's question stands at its end.
+
+    Example:
+        >>> clip_head("Some words. What is 2 + 2?", 13)
+        '…t is 2 + 2?'
+    """
     if len(text) <= limit and display_width(text) <= limit:
         return text
     mark = "..." if ascii else "…"
