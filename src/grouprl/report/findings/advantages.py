@@ -12,6 +12,8 @@ from grouprl.report.findings.data import RunData
 from grouprl.report.findings.finding import Evidence, Finding, Severity, stretches
 from grouprl.report.findings.recompute import (
     CONVENTIONS,
+    IN_GROUP,
+    OVER_BATCH,
     Block,
     Bools,
     Floats,
@@ -89,17 +91,17 @@ def _compare(found: Contradictions, block: Block, run: RunData) -> None:
         if found.reference is None:
             found.reference = _best(block, spread, spread_of_groups)
         if found.reference is None:
-            regrouped = _regrouped(block, run.group_size, np.abs(block.advantages) > RESIDUE, spread)
-            everything = np.ones(len(block.step), dtype=bool)
-            if regrouped is not None:
-                found.add(regrouped, block, everything)
+            alive = np.abs(block.advantages) > RESIDUE
+            explained = "whole_batch" if _whole_batch(block, alive) else _regrouped(block, run.group_size, alive, spread)
+            if explained is not None:
+                found.add(explained, block, np.ones(len(block.step), dtype=bool))
             else:
                 found.add("inverted", block, by_group(block.group, _inverted(block)))
             return
         expected = convention(found.reference, block.rewards, block.group, block.step)
         ok = agrees(block.advantages, expected, spread)
-    if found.reference in ("batch_std", "whole_batch") and not found.named:
-        found.add(found.reference, block, spread_of_groups | (np.abs(block.advantages) > RESIDUE))
+    if found.reference in OVER_BATCH and not found.named:
+        found.add(_kind(found.reference), block, spread_of_groups | (np.abs(block.advantages) > RESIDUE))
     bad = by_group(block.group, ~ok)
     if not bad.any():
         return
@@ -128,7 +130,7 @@ def _explanation(
     alive = bad & (np.abs(block.advantages) > RESIDUE)
     if not alive.any():
         return None
-    if _explains(block, convention("whole_batch", block.rewards, block.group, block.step), alive):
+    if _whole_batch(block, alive):
         return "whole_batch"
     if not (alive & spread_of_groups).any():
         # Groups without spread alone: residue, unless groups by place give it.
@@ -144,11 +146,24 @@ def _explanation(
     return None
 
 
+def _whole_batch(block: Block, rows: Bools) -> bool:
+    """Whether mean and std of the whole step give these rows."""
+    return bool(rows.any()) and any(
+        _explains(block, convention(name, block.rewards, block.group, block.step), rows)
+        for name in ("whole_batch", "whole_batch_population")
+    )
+
+
+def _kind(name: str) -> str:
+    """The kind of contradiction that a convention is."""
+    return name.removesuffix("_population")
+
+
 def _regrouped(block: Block, size: int, rows: Bools, spread: Floats) -> str | None:
     if size < 2 or not rows.any():
         return None
     for kind, groups in regroupings(block, size):
-        for name in CONVENTIONS[:4]:
+        for name in IN_GROUP:
             if _explains(block, convention(name, block.rewards, groups, block.step), rows):
                 return kind
     return None
@@ -158,10 +173,10 @@ def _own_groups(block: Block, rows: Bools, spread: Floats) -> str | None:
     """The convention that gives these rows from their own groups."""
     if not rows.any():
         return None
-    for name in CONVENTIONS[:-1]:
+    for name in (*IN_GROUP, "batch_std", "batch_std_population"):
         expected = convention(name, block.rewards, block.group, block.step)
         if agrees(block.advantages, expected, spread)[rows].mean() >= MOST:
-            return name
+            return _kind(name)
     return None
 
 
@@ -350,7 +365,7 @@ def _words(found: Contradictions, kind: str) -> tuple[Severity, str, str, tuple[
     return (
         Severity.WARNING,
         "Advantages that the recorded rewards do not give",
-        f"By {MADE_WITH.get(found.reference or '', found.reference or 'no known estimator')} these groups would have "
+        f"By {MADE_WITH.get(_kind(found.reference or ''), found.reference or 'no known estimator')} these groups would have "
         "other advantages. The reward on record is not what they were computed from, or the groups are not.",
         (
             "Record the reward that the advantage is computed from (after shaping and penalties), and the group's id.",

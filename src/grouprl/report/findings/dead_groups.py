@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from grouprl.report.findings.data import RunData, total
 from grouprl.report.findings.dead_share import all_equal, pass_record, size_that_mends
@@ -67,7 +69,7 @@ def _finding(run: RunData, groups: pl.DataFrame, dead: Interval, *, name: str) -
     )
     expected = None if record is None else _expected(record)
     if expected is not None:
-        evidence.append(Evidence("expected from the prompts' pass rates", expected.value))
+        evidence.append(Evidence("expected from the prompts' pass rates", expected))
     wasted = _wasted_tokens(groups)
     if wasted is not None:
         evidence += [
@@ -126,18 +128,16 @@ def _advice(run: RunData, record: pl.DataFrame | None, worst: str, dead: Interva
     return tuple(said)
 
 
-def _expected(record: pl.DataFrame) -> Interval | None:
-    """The expected share of dead groups; each prompt counts as one cluster."""
+def _expected(record: pl.DataFrame) -> float | None:
+    """The expected share of dead groups; None where too few prompts have a record."""
     known = record.filter(pl.col("others_n") >= pl.col("n"))
-    if known.is_empty():
+    if len(known) < SHORTEST_RECORD:
         return None
-    values = all_equal(*(known[name].to_numpy() for name in ("others_c", "others_n", "n")))
-    per_prompt = (
-        known.with_columns(pl.Series("expected", values))
-        .group_by("prompt_key")
-        .agg(pl.col("expected").sum(), pl.len())
-    )
-    return ratio(per_prompt["expected"], per_prompt["len"])
+    return float(_all_equal(known).mean())
+
+
+def _all_equal(known: pl.DataFrame) -> NDArray[np.float64]:
+    return all_equal(*(known[name].to_numpy() for name in ("others_c", "others_n", "n")))
 
 
 def _unexplained(run: RunData) -> Iterator[Finding]:
@@ -148,10 +148,9 @@ def _unexplained(run: RunData) -> Iterator[Finding]:
     known = record.filter(pl.col("others_n") >= pl.col("n"))
     if known.is_empty():
         return
-    values = all_equal(*(known[name].to_numpy() for name in ("others_c", "others_n", "n")))
     excess = (
         known.with_columns(
-            pl.Series("expected", values), dead=(pl.col("kind") != "informative").cast(pl.Float64)
+            pl.Series("expected", _all_equal(known)), dead=(pl.col("kind") != "informative").cast(pl.Float64)
         )
         .group_by("prompt_key")
         .agg((pl.col("dead") - pl.col("expected")).sum().alias("excess"), pl.col("dead").sum(), pl.len())

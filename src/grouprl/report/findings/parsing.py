@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from grouprl.report.findings.data import GROUP, RunData
+from grouprl.report.findings.data import COLUMNS, GROUP, RunData
 from grouprl.report.findings.finding import Evidence, Finding, Severity
 from grouprl.report.findings.registry import register
 from grouprl.report.findings.statistics import Interval, share
@@ -15,7 +15,7 @@ from grouprl.report.findings.statistics import Interval, share
 MOST_UNSCORED = 0.01
 MOST_UNREADABLE = 0.5
 SEVERE = 0.2
-FORMAT = re.compile(r"format|parse|boxed|extract|tag|xml|json", re.IGNORECASE)
+FORMAT = re.compile(r"(?:^|[_.])(?:format|pars(?:e|able)|boxed|extract|readable|xml|json)", re.IGNORECASE)
 """A component, or an extra column, of this name says whether an answer could be read."""
 
 
@@ -103,7 +103,7 @@ def _format_columns(run: RunData) -> list[str]:
     return [
         column
         for column, dtype in schema.items()
-        if FORMAT.search(column) and (dtype.is_numeric() or dtype == pl.Boolean) and column not in GROUP
+        if FORMAT.search(column) and (dtype.is_numeric() or dtype == pl.Boolean) and column not in COLUMNS
     ]
 
 

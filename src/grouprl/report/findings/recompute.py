@@ -29,7 +29,9 @@ ABSOLUTE = 1e-5
 LARGEST_EPS = 1e-4
 """Of the frameworks in `advantages.CONVENTIONS`: where eps is not recorded it may be any up to this."""
 
-CONVENTIONS = ("population_std", "sample_std", "no_scale", "leave_one_out", "batch_std", "whole_batch")
+IN_GROUP = ("population_std", "sample_std", "no_scale", "leave_one_out")
+OVER_BATCH = ("batch_std", "batch_std_population", "whole_batch", "whole_batch_population")
+CONVENTIONS = IN_GROUP + OVER_BATCH
 
 
 @dataclass(frozen=True)
@@ -155,12 +157,11 @@ def convention(name: str, rewards: Floats, group: Ints, step: Ints) -> Floats:
         return np.asarray(group_advantages(rewards, group, scale="none"))
     if name == "leave_one_out":
         return np.asarray(group_advantages(rewards, group, baseline="leave_one_out", scale="none"))
-    if name == "batch_std":
+    mean, std = _moments(rewards, step, ddof=0 if name.endswith("_population") else 1)
+    if name.startswith("batch_std"):
         centred = np.asarray(group_advantages(rewards, group, scale="none"))
-        _, std = _moments(rewards, step)
-        return np.divide(centred, std, out=np.zeros_like(centred), where=std > 0)
-    mean, std = _moments(rewards, step)
-    centred = np.nan_to_num(rewards - mean)
+    else:
+        centred = np.nan_to_num(rewards - mean)
     return np.divide(centred, std, out=np.zeros_like(centred), where=std > 0)
 
 
@@ -217,14 +218,14 @@ def shifted(block: Block, expected: Floats, by: int) -> Floats:
     return moved
 
 
-def _moments(rewards: Floats, step: Ints) -> tuple[Floats, Floats]:
-    """Mean and sample std of the scored rewards of each completion's step."""
+def _moments(rewards: Floats, step: Ints, *, ddof: int) -> tuple[Floats, Floats]:
+    """Mean and std of the scored rewards of each completion's step."""
     scored = np.isfinite(rewards)
     filled = np.where(scored, rewards, 0.0)
     count = np.bincount(step, weights=scored)
     mean = np.bincount(step, weights=filled) / np.maximum(count, 1)
     squares = np.bincount(step, weights=np.where(scored, filled - mean[step], 0.0) ** 2)
-    return mean[step], np.sqrt(squares / np.maximum(count - 1, 1))[step]
+    return mean[step], np.sqrt(squares / np.maximum(count - ddof, 1))[step]
 
 
 def _stretches(counts: pl.DataFrame) -> Iterator[tuple[int, int]]:
