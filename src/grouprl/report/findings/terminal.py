@@ -85,7 +85,8 @@ def format_report(report: Report, *, width: int = 80, colour: bool = False, asci
     for finding in report.findings:
         lines += ["", *format_finding(paper, finding)]
     if any(one.low is not None for finding in report.findings for one in finding.evidence):
-        lines += ["", paper.style("[low, high]: 99.8 % interval, groups as clusters", "dim")]
+        note = paper.wrap("[low, high]: 99.8 % interval, groups as clusters")
+        lines += ["", *(paper.style(line, "dim") for line in note)]
     return "\n".join(lines)
 
 
@@ -117,11 +118,12 @@ def _overview(paper: Paper, o: Overview) -> list[str]:
             facts.append(("reward", f"{known[0]:.3g} {curve} {known[-1]:.3g}"))
         elif last is not None:
             facts.append(("reward", f"{last.value:.3g} [{last.low:.3g}, {last.high:.3g}]"))
+    quarters = ", first and last quarter of the steps" if o.steps > 1 else ""
     moved = [
         (
             "right",
             _from_to(o.right, "share"),
-            f"reward ≥ {o.success_reward:g}, first and last quarter of the steps",
+            f"reward ≥ {o.success_reward:g}{quarters}",
         ),
         ("length", _from_to(o.length, "tokens"), "tokens a completion"),
         ("entropy", _from_to(o.entropy, "nats"), "nats a token"),
@@ -192,12 +194,12 @@ def _evidence(paper: Paper, evidence: Sequence[Evidence], indent: str) -> list[s
     if not evidence:
         return []
     labels = [paper.plain(safe_text(one.label)) for one in evidence]
-    most = max(paper.width - len(indent) - 34, 12)
+    most = max(paper.width - len(indent) - 36, 12)
     wide = min(max(map(display_width, labels)), most)
     lines = []
     for one, label in zip(evidence, labels, strict=True):
         label = safe_text(label, wide, ascii=paper.ascii)
-        number = f"{_value(one.value, one.unit):>12}"
+        number = f"{_value(one.value, one.unit):>14}"
         interval = ""
         if one.low is not None and one.high is not None:
             interval = f"  [{_bare(one.low, one.unit)}, {_bare(one.high, one.unit)}]"
@@ -211,8 +213,8 @@ def _evidence(paper: Paper, evidence: Sequence[Evidence], indent: str) -> list[s
 def _example(paper: Paper, example: Example, indent: str) -> list[str]:
     reward = "unscored" if example.reward is None else f"reward {example.reward:.3g}"
     advantage = "" if example.advantage is None else f", advantage {example.advantage:+.2f}"
-    where = f"{indent}e.g. step {example.step}: {reward}{advantage}"
-    lines = [paper.style(paper.plain(where), "dim")]
+    where = paper.wrap(f"e.g. step {example.step}: {reward}{advantage}", indent=f"{indent}  ", first=indent)
+    lines = [paper.style(line, "dim") for line in where]
     room = paper.width - len(indent) - 2
     if example.prompt:
         prompt = paper.untrusted(example.prompt.strip())

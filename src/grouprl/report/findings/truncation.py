@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from grouprl.report.findings.data import RunData
+from grouprl.report.findings.data import RunData, total
 from grouprl.report.findings.finding import Evidence, Finding, Severity
 from grouprl.report.findings.registry import register
 from grouprl.report.findings.statistics import share
 
 MOST_TRUNCATED = 0.1
-NEARLY_ALL = 0.9
+NEARLY_ALL = 0.75
 
 
 @register("truncation", finds=("truncated", "all_truncated"))
@@ -38,7 +38,7 @@ def truncation(run: RunData) -> Iterator[Finding]:
     longest = run.rows.select(pl.col("completion_tokens").max()).collect(engine="streaming").item()
     if longest is not None:
         evidence.append(Evidence("longest completion", longest, "tokens"))
-    hopeless = cut.low > NEARLY_ALL and not groups["has_spread"].any() and not groups["right"].any()
+    hopeless = cut.low > NEARLY_ALL and not groups["has_spread"].any() and not total(groups, "right")
     yield Finding(
         "all_truncated" if hopeless else "truncated",
         Severity.ERROR if hopeless else Severity.WARNING,
