@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grouprl.report import format_groups, safe_text, sparkline
-from grouprl.report.text import display_width, segments
+from grouprl.report.text import display_width, segments, wrap
 
 ANY_TEXT = st.text(alphabet=st.characters(codec=None))
 
@@ -153,3 +153,25 @@ def test_the_end_of_a_long_prompt_is_shown():
     line = format_groups([row(prompt="x" * 500 + " 2 + 2?")], width=80).splitlines()[1]
     assert line.startswith("  prompt  …x")
     assert line.endswith("2 + 2?")
+
+
+def test_words_are_wrapped_by_columns():
+    assert wrap("one two three", 8) == ["one two", "three"]
+    assert wrap("加法加法加法", 5, first="> ", indent="  ") == [
+        "> 加",
+        "  法",
+        "  加",
+        "  法",
+        "  加",
+        "  法",
+    ]
+    assert wrap("abcdefgh ij", 4, indent=" ") == ["abcd", " efg", " h", " ij"]
+    assert wrap("", 10, first="- ") == ["-"]
+
+
+@given(ANY_TEXT, st.integers(10, 60))
+def test_wrapping_loses_no_character_and_fits(text, width):
+    safe = safe_text(text)
+    lines = wrap(safe, width, first="- ", indent="  ")
+    assert all(display_width(line) <= width for line in lines)
+    assert "".join("".join(lines)[1:].split()) == "".join(safe.split())

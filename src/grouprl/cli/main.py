@@ -2,7 +2,7 @@
 
     grouprl train       train a model with GRPO
     grouprl eval        accuracy and pass@k of a model on a task
-    grouprl report      report.html of a run
+    grouprl report      what a run learned and wasted: findings, report.html
     grouprl advantages  the rows of a file, with advantages
     grouprl explain     the advantages of a group, step by step
     grouprl recipes     the recipes that train --recipe takes
@@ -24,7 +24,7 @@ Group-relative policy optimisation (GRPO) for language models.
 
   train       train a model; with no options, the quickstart on the bundled model
   eval        accuracy and pass@k of a model or a run on a task
-  report      write report.html for a run
+  report      what a run learned from and wasted; --html writes report.html
   advantages  add advantages to the rows of a JSONL, CSV or Parquet file
   explain     the advantages of a group, step by step
   recipes     the named settings that train --recipe takes

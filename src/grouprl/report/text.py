@@ -78,6 +78,39 @@ def display_width(text: str) -> int:
     return sum(map(_columns, text))
 
 
+def wrap(text: str, width: int, *, first: str = "", indent: str = "") -> list[str]:
+    """Words in lines of at most `width` columns; a word that is longer is cut.
+
+    Args:
+        text: Safe text.
+        width: More than the indents take, by two or more.
+        first: What the first line begins with.
+        indent: What the others begin with.
+
+    Returns:
+        At least one line; white space at their ends is gone.
+
+    Example:
+        >>> wrap("加法 is addition", 10, first="- ", indent="  ")
+        ['- 加法 is', '  addition']
+    """
+    lines, line, empty = [], first, True
+    for word in text.split():
+        while word:
+            gap = "" if empty else " "
+            room = width - display_width(line) - len(gap)
+            if display_width(word) <= room:
+                line, word, empty = line + gap + word, "", False
+            elif empty:
+                cut = max(_fitting(word, room), 1)
+                lines.append(line + word[:cut])
+                line, word = indent, word[cut:]
+            else:
+                lines.append(line)
+                line, empty = indent, True
+    return lines if empty and lines else [*lines, line.rstrip()]
+
+
 def sparkline(values: Iterable[float | None], *, width: int | None = None, ascii: bool = False) -> str:
     """A curve in one line of block characters, lowest value lowest.
 
@@ -187,7 +220,7 @@ def clip_head(text: str, limit: int, *, ascii: bool = False) -> str:
 
     Example:
         >>> clip_head("Some words. What is 2 + 2?", 13)
-        '…t is 2 + 2?'
+        '…at is 2 + 2?'
     """
     if len(text) <= limit and display_width(text) <= limit:
         return text

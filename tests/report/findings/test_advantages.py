@@ -57,7 +57,11 @@ def test_sample_std_where_the_population_s_is_named(rows, look):
     assert named(found) == {"advantages_scale"}
     assert "ddof 1" in found["advantages_scale"].title
     said = look(
-        rows(rewards=rewards, advantages=np.nan_to_num(textbook(rewards, ddof=1)), options='{"ddof": 1, "eps": 1e-6}')
+        rows(
+            rewards=rewards,
+            advantages=np.nan_to_num(textbook(rewards, ddof=1)),
+            options='{"ddof": 1, "eps": 1e-6}',
+        )
     )
     assert named(said) == set()
 
@@ -97,7 +101,9 @@ def test_an_estimator_over_the_batch_is_recomputed_over_its_step(rows, look):
     rewards = binary()
     made = np.stack([advantages.get("batch_std")(step).numpy() for step in map(np_tensor, rewards)])
     options = json.dumps({"eps": 1e-6, "ddof": 0})
-    assert named(look(rows(rewards=rewards, advantages=made, estimator="batch_std", options=options))) == set()
+    assert (
+        named(look(rows(rewards=rewards, advantages=made, estimator="batch_std", options=options))) == set()
+    )
 
 
 def np_tensor(step):
@@ -213,7 +219,8 @@ def test_an_estimator_that_is_not_known_here_is_left_alone(rows, look):
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in advantages.names() if advantages.get(n).scope == "group" and not advantages.get(n).needs]
+    "name",
+    [n for n in advantages.names() if advantages.get(n).scope == "group" and not advantages.get(n).needs],
 )
 def test_every_group_estimator_is_recomputed_from_its_rows(name, rows, look):
     """Recorded as it is: nothing. Recorded with the sign turned: a contradiction."""

@@ -189,7 +189,9 @@ def test_completions_without_a_reward(share, severity, rows, look, metrics):
     found = look(without_reward(rows(), share), metrics=metrics(reward_errors=2))
     assert found.get("unscored") is None if severity is None else found["unscored"].severity is severity
     if severity is not None:
-        assert {e.label: e.value for e in found["unscored"].evidence}["scores missing as a reward raised"] == 32
+        assert {e.label: e.value for e in found["unscored"].evidence}[
+            "scores missing as a reward raised"
+        ] == 32
 
 
 def test_failures_of_format_are_told_from_mistakes(rows, look, evidence):
@@ -361,7 +363,9 @@ def test_copies_that_the_log_probs_explain_are_no_finding(rows, look):
 
 def test_copies_are_not_held_against_top_k(rows, look):
     """Log-probs are over the full vocabulary, the samples from its head."""
-    frame = short_answers(rows, 0.6).with_columns(logprob_mean_sampler=pl.lit(-3.0), logprob_mean_trainer=-3.0)
+    frame = short_answers(rows, 0.6).with_columns(
+        logprob_mean_sampler=pl.lit(-3.0), logprob_mean_trainer=-3.0
+    )
     assert "copies_unexplained" in look(frame)
     assert "copies_unexplained" not in look(frame, config={"rollout": {"top_k": 2}})
 
@@ -422,4 +426,6 @@ def test_sampler_and_trainer_apart(shift, noise, severity, rows, look, evidence)
         assert found == {}
         return
     assert found["sampler_mismatch"].severity is severity
-    assert evidence(found["sampler_mismatch"])["KL sampler to trainer, a token"] == pytest.approx(shift, abs=0.02)
+    assert evidence(found["sampler_mismatch"])["KL sampler to trainer, a token"] == pytest.approx(
+        shift, abs=0.02
+    )

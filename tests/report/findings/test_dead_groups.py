@@ -57,15 +57,13 @@ def test_of_late_solved_is_a_remark_and_stuck_a_warning(rate, severity, rows, lo
     assert found.steps == ((13, 16),)
 
 
-@pytest.mark.parametrize(
-    ("size", "share"), [(2, 0.7024), (4, 0.4490), (8, 0.2007), (16, 0.0403)]
-)
+@pytest.mark.parametrize(("size", "share"), [(2, 0.7024), (4, 0.4490), (8, 0.2007), (16, 0.0403)])
 def test_the_expected_share_is_unbiased(size, share):
     """Over c ~ Binomial(n, p) its mean is p^G + (1 − p)^G exactly; p = 0.1819 as someone's run had."""
     p, n = Fraction(1819, 10_000), 24
     c = np.arange(n + 1)
     estimate = all_equal(c, np.full(n + 1, n), np.full(n + 1, size))
-    weights = [float(comb(n, int(k)) * p**int(k) * (1 - p) ** (n - int(k))) for k in c]
+    weights = [float(comb(n, int(k)) * p ** int(k) * (1 - p) ** (n - int(k))) for k in c]
     exact = float(p**size + (1 - p) ** size)
     assert np.dot(weights, estimate) == pytest.approx(exact, rel=1e-12)
     assert exact == pytest.approx(share, abs=2e-4)

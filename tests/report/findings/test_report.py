@@ -108,7 +108,10 @@ def test_groups_are_told_apart_by_step_and_id(rows):
 def test_from_files(rows, tmp_path):
     frame = rows()
     for step in (1, 2):
-        write_rollouts(tmp_path / f"step_{step:05d}.parquet", frame.filter(pl.col("step") == step).to_dict(as_series=False))
+        write_rollouts(
+            tmp_path / f"step_{step:05d}.parquet",
+            frame.filter(pl.col("step") == step).to_dict(as_series=False),
+        )
     assert findings.read_run(tmp_path).steps == [1, 2]
     assert findings.read_run(tmp_path / "step_00002.parquet").steps == [2]
     with pytest.raises(RunError, match="does not exist"):
@@ -123,7 +126,9 @@ def test_from_files(rows, tmp_path):
 
 def test_columns_of_other_types_are_read(rows):
     frame = rows().with_columns(
-        pl.col("step").cast(pl.Int32), pl.col("reward").cast(pl.Float32), pl.col("group_id").cast(pl.Categorical)
+        pl.col("step").cast(pl.Int32),
+        pl.col("reward").cast(pl.Float32),
+        pl.col("group_id").cast(pl.Categorical),
     )
     assert findings.report(findings.RunData(frame.lazy())).findings == ()
 
@@ -190,9 +195,9 @@ def test_the_quickstart_as_it_is_printed(quickstart):
         "\n"
         "  reward    0.0781 ▁▂▂▃▄▃▄▄▆▇▆▇██▇▇ 0.734\n"
         "  held-out  8.0 % → 74.5 % right\n"
-        "  right     18.8 % → 78.5 %  (reward ≥ 1, first and last quarter of the steps)\n"
-        "  length    14 → 10.8  (tokens a completion)\n"
-        "  entropy   1.56 → 0.273  (nats a token)\n"
+        "  right     18.8 % → 78.5 % (reward ≥ 1, first and last quarter of the steps)\n"
+        "  length    14 → 10.8 (tokens a completion)\n"
+        "  entropy   1.56 → 0.273 (nats a token)\n"
         "  cut off   27.4 % of the completions\n"
         "  groups    66.4 % teach · 16.4 % all right · 17.2 % all wrong\n"
         "  loss      0 throughout, as it should be: on fresh samples the ratio is 1 and a\n"
@@ -209,7 +214,10 @@ def test_a_finding_as_it_is_printed():
         findings.Severity.WARNING,
         "A third is cut off",
         "What was cut counts as wrong.",
-        ("Raise the limit.", "Or penalise length softly, so that completions learn to end before it is reached."),
+        (
+            "Raise the limit.",
+            "Or penalise length softly, so that completions learn to end before it is reached.",
+        ),
         ((1, 4), (7, 7)),
         (
             findings.Evidence("cut off", 0.335, "share", 0.25, 0.41),

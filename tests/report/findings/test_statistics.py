@@ -58,7 +58,9 @@ def test_a_mean_of_few_has_no_interval():
     assert mean(range(9)) is None
     found = mean(range(10))
     assert found.value == 4.5
-    assert found.high - found.value == pytest.approx(Z * sqrt(55 / 6 / 10))  # sample variance of 0 to 9: 82.5/9
+    assert found.high - found.value == pytest.approx(
+        Z * sqrt(55 / 6 / 10)
+    )  # sample variance of 0 to 9: 82.5/9
 
 
 def test_a_ratio_of_sums():

@@ -2,7 +2,7 @@
 
     >>> from grouprl.report import findings
     >>> sorted(findings.names())[:2]
-    ['advantages_misaligned', 'advantages_missing']
+    ['advantages_batch', 'advantages_misaligned']
 
 finding      `Finding`, `Evidence`, `Example`, `Severity`
 statistics   intervals over groups of completions

@@ -92,7 +92,11 @@ def _compare(found: Contradictions, block: Block, run: RunData) -> None:
             found.reference = _best(block, spread, spread_of_groups)
         if found.reference is None:
             alive = np.abs(block.advantages) > RESIDUE
-            explained = "whole_batch" if _whole_batch(block, alive) else _regrouped(block, run.group_size, alive, spread)
+            explained = (
+                "whole_batch"
+                if _whole_batch(block, alive)
+                else _regrouped(block, run.group_size, alive, spread)
+            )
             if explained is not None:
                 found.add(explained, block, np.ones(len(block.step), dtype=bool))
             else:

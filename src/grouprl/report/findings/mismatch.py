@@ -32,7 +32,7 @@ def sampler_mismatch(run: RunData) -> Iterator[Finding]:
         if severe
         else "Sampler and trainer disagree about what was sampled",
         "The ratio starts away from 1, so the gradient is that of other samples than those drawn. Rounding "
-        "(bfloat16 against float32) gives thousandths of a nat a token; this is more.",
+        "alone (bfloat16 against float32) stays below a thousandth of a nat a token.",
         (
             "Look for weights that were not sent before sampling, or were sent without an adapter.",
             "Look for another temperature, top-p or chat template on one side, and for a cache of an older policy.",

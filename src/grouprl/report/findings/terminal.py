@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Sequence
 
 from grouprl.report.findings.compare import Comparison, Line, value
 from grouprl.report.findings.finding import Evidence, Example, Finding, Severity
 from grouprl.report.findings.overview import Overview, Report
 from grouprl.report.findings.statistics import Interval
-from grouprl.report.text import clip_head, display_width, safe_text, sparkline
+from grouprl.report.text import clip_head, display_width, safe_text, sparkline, wrap
 
 STYLES = {
     "error": "1;31",
@@ -57,14 +56,7 @@ class Paper:
 
     def wrap(self, text: str, *, indent: str = "", first: str | None = None) -> list[str]:
         """Our own text in lines that fit."""
-        return textwrap.wrap(
-            self.plain(text),
-            self.width,
-            initial_indent=indent if first is None else first,
-            subsequent_indent=indent,
-            break_long_words=True,
-            break_on_hyphens=False,
-        )
+        return wrap(self.plain(text), self.width, first=indent if first is None else first, indent=indent)
 
 
 def format_report(report: Report, *, width: int = 80, colour: bool = False, ascii: bool = False) -> str:
@@ -131,7 +123,7 @@ def _overview(paper: Paper, o: Overview) -> list[str]:
     held_out = _from_to(o.accuracy, "share")
     if held_out:
         facts.append(("held-out", f"{held_out} right"))
-    facts += [(label, f"{text}  ({what})") for label, text, what in moved if text]
+    facts += [(label, f"{text} ({what})") for label, text, what in moved if text]
     if o.truncated is not None:
         facts.append(("cut off", f"{_value(o.truncated.value, 'share')} of the completions"))
     if o.groups:
