@@ -429,3 +429,9 @@ def test_sampler_and_trainer_apart(shift, noise, severity, rows, look, evidence)
     assert evidence(found["sampler_mismatch"])["KL sampler to trainer, a token"] == pytest.approx(
         shift, abs=0.02
     )
+
+
+def test_a_penalty_that_was_never_needed_is_no_idle_component(rows, look):
+    right = (uniform(0, 1) < 0.5).astype(float)
+    frame = rows(rewards=right, reward_right=right, reward_overlong=np.zeros(SHAPE))
+    assert look(frame) == {}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from grouprl.report.findings.finding import stretches
-from grouprl.report.findings.statistics import Z, Interval, difference, mean, quotient, ratio, share
+from grouprl.report.findings.statistics import Interval, Z, difference, mean, quotient, ratio, share
 
 
 def test_z_is_the_quantile_it_says():

@@ -13,8 +13,8 @@ overview     `report(path)` → `Report`: overview and findings
 compare      two runs side by side
 terminal     either as text
 
-dead_groups   advantages   grouping   components   truncation   lengths
-diversity     parsing      held_out   mismatch     loss
+advantages (contradictions, recompute)   grouping   dead_groups (dead_share)   loss   held_out
+truncation   parsing   components   lengths   diversity   mismatch
 """
 
 # Imported to be registered; findings of one severity come in this order.

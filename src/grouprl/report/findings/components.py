@@ -16,12 +16,14 @@ RULE_OF_THREE = 6.907755278982137
 """−ln 0.001: of k groups that do not vary, at most 6.9/k do in truth, but for one case in a thousand."""
 MOST_THAT_VARY = 0.1
 DROWNED = 10.0
+PENALTIES = frozenset({"overlong"})
+"""Components of grouprl's own that are 0 until a limit is passed: constant is as it should be."""
 
 
 @register("components", finds=("component_never_varies", "component_dominates"))
 def components(run: RunData) -> Iterator[Finding]:
     """With several reward components: those that never vary within a group, and those beside which another drowns."""
-    names = run.components
+    names = [name for name in run.components if name not in PENALTIES]
     if len(names) < 2:
         return
     spreads = _spreads(run, names)

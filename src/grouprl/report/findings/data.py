@@ -38,9 +38,13 @@ COLUMNS: dict[str, Any] = {
     "logprob_mean_trainer": pl.Float64,
     "trained_tokens": pl.Float64,
     "greedy_reward": pl.Float64,
+    "correctness": pl.Float64,
     "used": pl.Boolean,
 }
 """Columns that every check may name; null in all rows where the records lack one."""
+
+OWN = ("seen", "score", "advantage_given", "prompt_key", "text_key")
+"""Names that the checks give to columns of their own; the records' of that name are passed over."""
 
 SHORTEST_TREND = 8
 """Steps from which on a run has a beginning and an end to compare: two in each quarter."""
@@ -53,7 +57,8 @@ class RunData:
     """What is known of a run.
 
     Args:
-        rows: Rollout rows in grouprl's schema, in the order they were written; missing columns are filled with null.
+        rows: Rollout rows in grouprl's schema, in the order they were written; missing columns are filled with
+            null, rows without a group are left out.
         name: What to call the run.
         metrics, evaluations: The lines of metrics.jsonl and evaluations.jsonl, where there are any.
         config: The run's configuration, where there is one.
@@ -81,12 +86,20 @@ class RunData:
             if column.startswith("reward_") and dtype.is_numeric()
         ]
         self._success = success_reward
+        self._given = rows
         self.rows = _normalised(rows, schema)
 
     @cached_property
+    def ungrouped(self) -> int:
+        """Rows whose group is not known; they are left out."""
+        if "group_id" not in self._given.collect_schema():
+            return int(self._given.select(pl.len()).collect(engine="streaming").item())
+        return int(self._given.select(pl.col("group_id").is_null().sum()).collect(engine="streaming").item())
+
+    @cached_property
     def two_rewards(self) -> tuple[float, float] | None:
-        """(lower, higher) where the scored rewards have two values, else None."""
-        reward = pl.col("reward")
+        """(lower, higher) where the rewards before shaping have two values, else None."""
+        reward = pl.col("score")
         low, high = self.rows.select(reward.min(), high=reward.max()).collect(engine="streaming").row(0)
         if low is None or low == high:
             return None
@@ -119,7 +132,7 @@ class RunData:
         """
         table = _group_table(self.rows, self.success_reward)
         spread = self._has_spread(table)
-        high = pl.col("reward_max") >= self.success_reward
+        high = pl.col("right") == pl.col("scored")
         kind = (
             pl.when(pl.col("scored") == 0)
             .then(pl.lit("unscored"))
@@ -227,27 +240,31 @@ def _quarter(steps: Sequence[int]) -> int:
 
 
 def _normalised(rows: pl.LazyFrame, schema: pl.Schema) -> pl.LazyFrame:
-    """The rows with all of COLUMNS, rewards that are finite or null, and keys for texts.
+    """The rows of known groups with all of COLUMNS, rewards that are finite or null, and keys for texts.
 
-    `advantage_given` says whether an advantage stands there, be it NaN; `prompt_key`, `text_key` are hashes of the
-    prompt's id (else its text) and of the completion.
+    `score` is the reward before shaping, where that is recorded; `advantage_given` says whether an advantage stands
+    there, be it NaN; `prompt_key`, `text_key` are hashes of the prompt's id (else its text) and of the completion.
     """
     missing = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in COLUMNS.items() if name not in schema]
     known = [pl.col(name).cast(dtype, strict=False) for name, dtype in COLUMNS.items() if name in schema]
-    kept = [pl.col(name) for name in schema if name not in COLUMNS]
+    kept = [pl.col(name) for name in schema if name not in COLUMNS and name not in OWN]
     prompt = pl.coalesce(pl.col("prompt_id"), pl.col("prompt"))
     return (
         rows.select(*known, *missing, *kept)
+        .filter(pl.col("group_id").is_not_null())
         .with_columns(
             pl.col("step").fill_null(0),
-            pl.col("group_id").fill_null(""),
             reward=_finite("reward"),
             advantage_given=pl.col("advantage").is_not_null(),
             advantage=_finite("advantage"),
+            used=pl.col("used").fill_null(True),
             prompt_key=pl.when(prompt.is_not_null()).then(prompt.hash()),
             text_key=pl.when(pl.col("completion").is_not_null()).then(pl.col("completion").hash()),
         )
-    )  # fmt: skip
+        .with_columns(
+            score=pl.when(pl.col("reward").is_not_null()).then(pl.coalesce(_finite("correctness"), "reward"))
+        )
+    )
 
 
 def _finite(name: str) -> pl.Expr:
@@ -256,7 +273,7 @@ def _finite(name: str) -> pl.Expr:
 
 def _group_table(rows: pl.LazyFrame, success: float) -> pl.DataFrame:
     reward, advantage, tokens = pl.col("reward"), pl.col("advantage"), pl.col("completion_tokens")
-    right, wrong = reward >= success, reward < success
+    right, wrong = pl.col("score") >= success, pl.col("score") < success
     cut, sampler = pl.col("finish_reason") == "length", pl.col("logprob_mean_sampler")
     gap = sampler - pl.col("logprob_mean_trainer")
     both = gap.is_not_null() & tokens.is_not_null()
@@ -285,7 +302,7 @@ def _group_table(rows: pl.LazyFrame, success: float) -> pl.DataFrame:
             truncated_scored=(cut & reward.is_not_null()).sum(),
             empty=(pl.col("completion").str.strip_chars() == "").sum(),
             advantages=advantage.count(),
-            advantage_bad=(reward.is_not_null() & advantage.is_null()).sum(),
+            advantage_bad=(reward.is_not_null() & advantage.is_null() & pl.col("used")).sum(),
             advantage_min=advantage.min(),
             advantage_max=advantage.max(),
             nll=(-sampler * tokens).sum(),

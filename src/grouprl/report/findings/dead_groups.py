@@ -149,9 +149,7 @@ def _unexplained(run: RunData) -> Iterator[Finding]:
     if known.is_empty():
         return
     excess = (
-        known.with_columns(
-            pl.Series("expected", _all_equal(known)), dead=(pl.col("kind") != "informative").cast(pl.Float64)
-        )
+        known.with_columns(pl.Series("expected", _all_equal(known)), dead=pl.col("alike").cast(pl.Float64))
         .group_by("prompt_key")
         .agg((pl.col("dead") - pl.col("expected")).sum().alias("excess"), pl.col("dead").sum(), pl.len())
     )
@@ -159,7 +157,7 @@ def _unexplained(run: RunData) -> Iterator[Finding]:
     if surplus is None or surplus.low <= MOST_UNEXPLAINED or len(known) < SHORTEST_RECORD:
         return
     observed = total(excess, "dead") / total(excess, "len")
-    dead = known.filter(pl.col("kind") != "informative")
+    dead = known.filter(pl.col("alike"))
     yield Finding(
         "dead_groups_unexplained",
         Severity.WARNING,

@@ -14,15 +14,14 @@ def pass_record(run: RunData) -> pl.DataFrame | None:
 
     Returns:
         The groups of two or more scored completions whose prompt was scored in another step too, with c, n,
-        others_c, others_n, prompt_key, step, kind; None unless rewards have two values.
+        others_c, others_n, prompt_key, step, and alike: all right or none; None unless rewards have two values.
     """
-    two = run.two_rewards
-    if two is None:
+    if run.two_rewards is None:
         return None
-    low, high = two
     counted = run.groups.filter((pl.col("scored") > 1) & pl.col("prompt_key").is_not_null()).with_columns(
         n=pl.col("scored").cast(pl.Int64),
-        c=((pl.col("reward_mean") - low) / (high - low) * pl.col("scored")).round().cast(pl.Int64),
+        c=pl.col("right").cast(pl.Int64),
+        alike=(pl.col("right") == 0) | (pl.col("right") == pl.col("scored")),
     )
     others = [
         (pl.col(x).sum().over("prompt_key") - pl.col(x).sum().over("prompt_key", "step")).alias(f"others_{x}")

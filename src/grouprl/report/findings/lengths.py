@@ -49,7 +49,7 @@ def lengths(run: RunData) -> Iterator[Finding]:
             ),
             run.stretches(last),
             tuple(evidence),
-            run.examples(last.filter(pl.col("wrong") > 0), where=pl.col("reward") < run.success_reward),
+            run.examples(last.filter(pl.col("wrong") > 0), where=pl.col("score") < run.success_reward),
         )
     elif every is not None and (every.low > DRIFT or every.high < 1 / DRIFT):
         reward = _reward_change(first, last)

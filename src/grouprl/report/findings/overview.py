@@ -28,6 +28,7 @@ class Overview:
 
     Args:
         steps, groups, completions, tokens: How many.
+        ungrouped: Rows whose group is not known: left out of all else.
         group_size: That of most groups.
         success_reward: From this reward on a completion counts as right.
         reward: Mean reward of each step, in order.
@@ -46,6 +47,7 @@ class Overview:
     groups: int
     completions: int
     tokens: int | None
+    ungrouped: int
     group_size: int
     success_reward: float
     reward: tuple[float | None, ...]
@@ -142,6 +144,7 @@ def overview(run: RunData) -> Overview:
         groups=len(groups),
         completions=int(groups["n"].sum()),
         tokens=tokens,
+        ungrouped=run.ungrouped,
         group_size=run.group_size,
         success_reward=run.success_reward,
         reward=tuple(by_step["reward"]),

@@ -92,7 +92,7 @@ def unreadable(run: RunData) -> Iterator[Finding]:
             ),
             run.stretches(concerned),
             tuple(evidence),
-            run.examples(concerned, where=_not_read(name) & (pl.col("reward") < run.success_reward)),
+            run.examples(concerned, where=_not_read(name) & (pl.col("score") < run.success_reward)),
         )
         return
 
@@ -113,7 +113,7 @@ def _not_read(column: str) -> pl.Expr:
 
 def _unread(run: RunData, column: str, failed: pl.Series) -> tuple[Interval | None, pl.DataFrame]:
     """The share of the last quarter's failures that were not read; nothing where some right ones were not read."""
-    not_right = pl.col("reward").is_null() | (pl.col("reward") < run.success_reward)
+    not_right = pl.col("reward").is_null() | (pl.col("score") < run.success_reward)
     counts = (
         run.rows.filter(pl.col("step").is_in(run.last_steps))
         .group_by(GROUP)

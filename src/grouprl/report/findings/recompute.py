@@ -66,7 +66,7 @@ def blocks(run: RunData) -> Iterator[Block]:
     needed = ["step", "group_id", "reward", "advantage", "advantage_estimator", "advantage_options"]
     needed += ["trained_tokens", "greedy_reward", *(f"reward_{name}" for name in run.components)]
     for first, last in _stretches(counts):
-        rows = run.rows.filter(pl.col("step").is_between(first, last) & (pl.col("used").fill_null(True)))
+        rows = run.rows.filter(pl.col("step").is_between(first, last) & pl.col("used"))
         frame = (
             rows.select(needed)
             .with_columns(place=pl.int_range(pl.len()).over("step"))

@@ -90,6 +90,7 @@ def _head(paper: Paper, report: Report) -> list[str]:
         f"{counted(o.groups, 'group')}{size}",
         counted(o.completions, "completion"),
         *([counted(o.tokens, "token")] if o.tokens is not None else []),
+        *([f"{counted(o.ungrouped, 'row')} without a group left out"] if o.ungrouped else []),
     ]
     return [
         paper.style(paper.untrusted(report.name, paper.width), "bold"),
