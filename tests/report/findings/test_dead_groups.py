@@ -34,6 +34,13 @@ def test_all_wrong_groups_are_counted_with_their_tokens(rows, look, evidence):
     assert f"{drawn:.1f} groups for each one" in " ".join(found.advice)
 
 
+def test_dynamic_sampling_is_not_advised_where_it_is_on(rows, look):
+    rates = np.full((16, 8), 0.4)
+    rates[:, 2:] = 0.0
+    config = {"sampling": {"max_sampling_rounds": 4}}
+    assert "replaces them already" in " ".join(look(rows(rates=rates), config=config)["dead_groups"].advice)
+
+
 def test_all_right_groups_ask_for_harder_prompts(rows, look):
     rates = np.full((16, 8), 0.5)
     rates[:, 2:] = 1.0

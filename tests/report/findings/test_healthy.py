@@ -76,24 +76,50 @@ def test_groups_that_dynamic_sampling_dropped_are_counted_and_not_held_against_i
     assert look(zero) == {}
 
 
-def test_a_real_tiny_run_has_none(tiny_model, rewards_file, tmp_path):
+STOPPED = {
+    "group_size": 4,
+    "prompts_per_step": 4,
+    "max_new_tokens": 64,
+    "stop": list("abcdefghij"),
+}
+
+
+def tiny_run(tiny_model, rewards_file, folder, **keywords):
     """A random model on the whole loop; most completions end, at one of the stop strings."""
-    run = grouprl.train(
-        {
-            "model": str(tiny_model),
-            "reward": [f"{rewards_file}:lowercase"],
-            "steps": 3,
-            "output_dir": str(tmp_path / "run"),
-            "device": "cpu",
-            "rollout": {
-                "group_size": 4,
-                "prompts_per_step": 4,
-                "max_new_tokens": 64,
-                "stop": list("abcdefghij"),
-            },
-            "evaluation": {"eval_prompts": 2, "eval_samples": 2},
-        }
-    )
-    report = findings.report(run.path)
+    config = {
+        "model": str(tiny_model),
+        "reward": [f"{rewards_file}:lowercase"],
+        "steps": 3,
+        "output_dir": str(folder),
+        "device": "cpu",
+        "rollout": STOPPED,
+        "evaluation": {"eval_prompts": 2, "eval_samples": 2},
+    }
+    return grouprl.train(config | keywords)
+
+
+def test_a_real_tiny_run_has_none(tiny_model, rewards_file, tmp_path):
+    report = findings.report(tiny_run(tiny_model, rewards_file, tmp_path / "run").path)
     assert [finding.name for finding in report.findings] == []
     assert report.overview.completions == 48
+
+
+def test_nor_has_one_that_drops_groups_and_completions(tiny_model, rewards_file, tmp_path):
+    """Dynamic sampling, four of eight completions trained on, and overlong ones punished."""
+    run = tiny_run(
+        tiny_model,
+        rewards_file,
+        tmp_path / "run",
+        reward=[f"{rewards_file}:parity"],
+        rollout=STOPPED | {"group_size": 8},
+        sampling={"max_sampling_rounds": 2, "train_group_size": 4, "overlong_buffer_tokens": 16},
+    )
+    rows = run_rows(run)
+    assert not rows["used"].all()
+    report = findings.report(run.path)
+    assert [finding.name for finding in report.findings] == []
+    assert report.overview.completions == len(rows) > 48
+
+
+def run_rows(run):
+    return pl.concat(map(pl.read_parquet, sorted((run.path / "rollouts").glob("*.parquet"))))

@@ -114,11 +114,13 @@ def _advice(run: RunData, record: pl.DataFrame | None, worst: str, dead: Interva
                 f"A group size of {mended[0]} instead of {run.group_size} would leave at most about "
                 f"{_percent(mended[1])} without spread, by the prompts' own pass rates."
             )
-    alive = 1 - dead.value
-    if alive > 0:
+    if dead.value < 1:
+        drawn = f"{1 / (1 - dead.value):.1f} groups for each one it trains on"
         said.append(
-            f"Dynamic sampling (draw prompts until the batch is full of groups with spread) would sample "
-            f"{1 / alive:.1f} groups for each one it trains on."
+            f"Dynamic sampling replaces them already, and samples {drawn}."
+            if run.config.get("sampling", {}).get("max_sampling_rounds", 0) > 1
+            else "Dynamic sampling (draw prompts until the batch is full of groups with spread) would sample "
+            f"{drawn}."
         )
     said.append(
         "Take easier prompts, or give partial credit: the model never succeeds on these."

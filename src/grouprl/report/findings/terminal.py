@@ -174,8 +174,10 @@ def format_finding(paper: Paper, finding: Finding) -> list[str]:
     lines += [paper.style(line, "dim") for line in paper.wrap(where, indent=indent)]
     lines += paper.wrap(safe_text(finding.meaning), indent=indent)
     lines += _evidence(paper, finding.evidence, indent + "  ")
+    prompt = None
     for example in finding.examples:
-        lines += _example(paper, example, indent + "  ")
+        lines += _example(paper, example, indent + "  ", same_prompt=example.prompt == prompt)
+        prompt = example.prompt
     arrow = "->" if paper.ascii else "→"
     for advice in finding.advice:
         lines += paper.wrap(safe_text(advice), indent=indent + "   ", first=f"{indent}{arrow} ")
@@ -203,13 +205,13 @@ def _evidence(paper: Paper, evidence: Sequence[Evidence], indent: str) -> list[s
     return lines
 
 
-def _example(paper: Paper, example: Example, indent: str) -> list[str]:
+def _example(paper: Paper, example: Example, indent: str, *, same_prompt: bool) -> list[str]:
     reward = "unscored" if example.reward is None else f"reward {example.reward:.3g}"
     advantage = "" if example.advantage is None else f", advantage {example.advantage:+.2f}"
     where = paper.wrap(f"e.g. step {example.step}: {reward}{advantage}", indent=f"{indent}  ", first=indent)
     lines = [paper.style(line, "dim") for line in where]
     room = paper.width - len(indent) - 2
-    if example.prompt:
+    if example.prompt and not same_prompt:
         prompt = paper.untrusted(example.prompt.strip())
         lines.append(f"{indent}  {paper.style(clip_head(prompt, room, ascii=paper.ascii), 'dim')}")
     if example.completion is not None:
