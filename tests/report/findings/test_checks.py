@@ -204,6 +204,26 @@ def test_failures_of_format_are_told_from_mistakes(rows, look, evidence):
     assert found.examples[0].reward == 0.0
 
 
+@pytest.mark.parametrize(("share", "there"), [(0.8, True), (0.3, False)])
+def test_outcomes_of_the_math_task_say_it_too(share, there, rows, look):
+    frame = rows(rates=np.full((16, 8), 0.5))
+    unread = pl.Series(uniform(0, 1, seed=8).ravel() < share)
+    marked = pl.Series(uniform(0, 1, seed=9).ravel() < 0.5)
+    outcome = (
+        pl.when(pl.col("reward") == 1)
+        .then(pl.lit("right"))
+        .when(~unread)
+        .then(pl.lit("wrong"))
+        .when(marked)
+        .then(pl.lit("unparsed"))
+        .otherwise(pl.lit("no_marker"))
+    )
+    found = look(frame.with_columns(outcome_math=outcome))
+    assert ("unreadable" in found) == there
+    if there:
+        assert "(outcome_math)" in found["unreadable"].title
+
+
 def test_few_failures_of_format_are_none(rows, look):
     frame = rows(rates=np.full((16, 8), 0.5))
     read = (frame["reward"] == 1) | pl.Series(uniform(0, 1, seed=8).ravel() < 0.7)

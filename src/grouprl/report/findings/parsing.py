@@ -17,6 +17,10 @@ MOST_UNREADABLE = 0.5
 SEVERE = 0.2
 FORMAT = re.compile(r"(?:^|[_.])(?:format|pars(?:e|able)|boxed|extract|readable|xml|json)", re.IGNORECASE)
 """A component, or an extra column, of this name says whether an answer could be read."""
+OUTCOME = "outcome_"
+"""Columns in which a reward says why it is what it is (docs/records.md)."""
+UNREAD = r"^(?:no_|unpars|unread)"
+"""Outcomes of an answer that could not be read: the task math has no_marker and unparsed."""
 
 
 @register("unscored", finds=("unscored",))
@@ -98,16 +102,19 @@ def unreadable(run: RunData) -> Iterator[Finding]:
 
 
 def _format_columns(run: RunData) -> list[str]:
-    """Columns whose name says that they hold whether an answer was read: numbers or booleans."""
+    """Columns whose name says that they hold whether an answer was read, those with outcomes first."""
     schema = run.rows.collect_schema()
-    return [
-        column
-        for column, dtype in schema.items()
-        if FORMAT.search(column) and (dtype.is_numeric() or dtype == pl.Boolean) and column not in COLUMNS
+    outcomes = [name for name, dtype in schema.items() if name.startswith(OUTCOME) and dtype == pl.String]
+    return outcomes + [
+        name
+        for name, dtype in schema.items()
+        if FORMAT.search(name) and (dtype.is_numeric() or dtype == pl.Boolean) and name not in COLUMNS
     ]
 
 
 def _not_read(column: str) -> pl.Expr:
+    if column.startswith(OUTCOME):
+        return pl.col(column).str.contains(UNREAD)
     return pl.col(column).cast(pl.Float64) <= 0
 
 
