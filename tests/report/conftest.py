@@ -12,6 +12,8 @@ import pytest
 from grouprl.records import RunFolder, append_jsonl, atomic_write, rollout_rows, write_rollouts
 from grouprl.types import Completion, Group, Prompt
 
+from .browser import chromium, look  # noqa: F401  (fixtures)
+
 METRICS = {
     "reward_mean": 0.25,
     "reward_group_std": 0.4,

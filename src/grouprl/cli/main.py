@@ -3,6 +3,7 @@
     grouprl train       train a model with GRPO
     grouprl eval        accuracy and pass@k of a model on a task
     grouprl report      what a run learned and wasted: findings, report.html
+    grouprl watch       a local page that follows a run
     grouprl advantages  the rows of a file, with advantages
     grouprl explain     the advantages of a group, step by step
     grouprl recipes     the recipes that train --recipe takes
@@ -25,6 +26,7 @@ Group-relative policy optimisation (GRPO) for language models.
   train       train a model; with no options, the quickstart on the bundled model
   eval        accuracy and pass@k of a model or a run on a task
   report      what a run learned from and wasted; --html writes report.html
+  watch       follow a run in the browser while it is written
   advantages  add advantages to the rows of a JSONL, CSV or Parquet file
   explain     the advantages of a group, step by step
   recipes     the named settings that train --recipe takes
@@ -50,8 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = _command(given[0])
         if command is None:
             return _fail(
-                f"{given[0]!r} is no command, expected train, eval, report, advantages, explain or recipes; see "
-                "grouprl --help",
+                f"{given[0]!r} is no command, expected train, eval, report, watch, advantages, explain or recipes; "
+                "see grouprl --help",
                 code=2,
             )
         return command(given[1:])
@@ -85,6 +87,10 @@ def _command(name: str) -> Callable[[Sequence[str]], int] | None:
         from grouprl.cli.report import report_command
 
         return report_command
+    if name == "watch":
+        from grouprl.cli.watch import watch_command
+
+        return watch_command
     if name == "advantages":
         from grouprl.cli.advantages import advantages_command
 

@@ -1,17 +1,21 @@
-"""The figures of the report: each from the run's logs alone, as a title, one sentence, and plotly's JSON.
+"""The figures of the page: each a title, one or two sentences, and the numbers that the page's script draws.
 
-The sentence says in numbers what the figure shows, for those who read on paper or by ear. Colours of text
-and grid are not set here: the page's style sheet sets them, for light, dark and print.
+The sentence says in numbers what the figure shows, for those who read on paper, by ear or without scripts.
+Colours are names here; the page's style sheet gives each its tone for light, dark and print.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from grouprl.errors import MissingDependency
+from grouprl.report.figures_rollouts import (
+    advantage_figure,
+    length_series,
+    pass_rate_figure,
+    prompt_figure,
+)
 from grouprl.report.series import (
     Series,
     column,
@@ -21,33 +25,29 @@ from grouprl.report.series import (
     mean,
     percent,
     present,
+    rounded,
     thin,
 )
+from grouprl.report.sources import Source
+from grouprl.report.tables import group_table, step_table
 
-try:
-    import plotly.graph_objects as go
-except ImportError as missing:
-    raise MissingDependency(
-        "report: plotly is not installed, expected it for the figures; pip install 'grouprl[report]'"
-    ) from missing
+if TYPE_CHECKING:
+    import polars as pl
 
 Records = Sequence[Mapping[str, Any]]
 
-# Mid tones, 3:1 or more on white and on near-black; told apart without colour by order and label.
-BLUE, TEAL, AMBER, RUST, VIOLET, GREY = "#3b82c4", "#2a9d8f", "#c98a1b", "#c2573f", "#8d78c4", "#87919c"
-
 GROUP_KINDS = (
-    ("groups_informative_share", "informative", TEAL),
-    ("groups_all_high_share", "all high", AMBER),
-    ("groups_all_low_share", "all low", RUST),
-    ("groups_single_share", "single", VIOLET),
-    ("groups_unscored_share", "unscored", GREY),
+    ("groups_informative_share", "informative", "teal"),
+    ("groups_all_high_share", "all high", "amber"),
+    ("groups_all_low_share", "all low", "rust"),
+    ("groups_single_share", "single", "violet"),
+    ("groups_unscored_share", "unscored", "grey"),
 )
 STAGES = (
-    ("seconds_rollout", "rollout", BLUE),
-    ("seconds_reward", "reward", AMBER),
-    ("seconds_greedy", "greedy", VIOLET),
-    ("seconds_train", "train", TEAL),
+    ("seconds_rollout", "rollout", "blue"),
+    ("seconds_reward", "reward", "amber"),
+    ("seconds_greedy", "greedy", "violet"),
+    ("seconds_train", "train", "teal"),
 )
 
 
@@ -59,27 +59,76 @@ class Figure:
         name: Its id in the page.
         title: What it shows.
         caption: The same in numbers, one or two sentences.
-        data: plotly's traces, as JSON text.
-        layout: plotly's layout, as JSON text.
+        data: What `charts.js` draws: a kind ("lines", "stack", "bars", "grid") and its numbers, plain JSON.
+        wide: Whether it takes the page's whole width.
     """
 
     name: str
     title: str
     caption: str
-    data: str
-    layout: str
+    data: dict[str, Any]
+    wide: bool = False
 
 
-def figures(metrics: Records, evaluations: Records) -> list[Figure]:
-    """The figures that this run has numbers for, in the order of the page."""
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The figures that a source has numbers for, and a sentence for each that it lacks."""
+
+    drawn: list[Figure]
+    absent: list[str]
+
+
+def figures(source: Source) -> Figures:
+    """Every figure that this source has numbers for, in the order of the page."""
+    metrics = source.metrics
+    groups = steps = None
+    if source.rollouts is not None:
+        groups, steps = group_table(source), step_table(source)
     drawn = [
         _reward(metrics),
-        _held_out(evaluations),
+        _held_out(source.evaluations),
         _groups(metrics),
-        _lengths(metrics),
+        _lengths(metrics, steps),
+        *_of_rollouts(source, groups),
         _seconds(metrics),
     ]
-    return [figure for figure in drawn if figure is not None]
+    drawn.sort(
+        key=lambda figure: figure is not None and figure.wide
+    )  # a wide one would leave a gap before it
+    return Figures([figure for figure in drawn if figure is not None], _absent(source))
+
+
+def _absent(source: Source) -> list[str]:
+    """What the records lack, and what therefore is not shown."""
+    if not source.metrics and source.rollouts is None:
+        return []  # a run that has only begun
+    if source.rollouts is None:
+        return [
+            "There are no rollouts on disk: pass rates, advantages, lengths by right and wrong, and the "
+            "groups themselves cannot be shown."
+        ]
+    consequences = {
+        "step": "everything stands at step 0",
+        "group_id": "group kinds and pass rates cannot be shown, and each completion stands alone below",
+        "prompt": "groups are shown without theirs",
+        "completion": "rewards are shown without text",
+        "reward": "nothing can be said of right and wrong",
+        "advantage": "what the loss was computed from cannot be shown",
+        "completion_tokens": "how long completions were cannot be shown",
+        "finish_reason": "truncation cannot be shown",
+    }
+    from grouprl.report.sources import NAMES
+
+    return [f"The records do not say {NAMES[name]}: {consequences[name]}." for name in source.missing]
+
+
+def _of_rollouts(source: Source, groups: pl.DataFrame | None) -> list[Figure | None]:
+    if groups is None or not len(groups):
+        return []
+    made = [advantage_figure(source)]
+    if "group_id" not in source.missing and "reward" not in source.missing:
+        made = [pass_rate_figure(groups), *made, prompt_figure(source, groups)]
+    return [None if one is None else Figure(**one) for one in made]
 
 
 def _reward(metrics: Records) -> Figure | None:
@@ -88,15 +137,23 @@ def _reward(metrics: Records) -> Figure | None:
         return None
     spread = column(metrics, "reward_group_std")
     steps, (thin_means, thin_spread) = thin(column(metrics, "step"), [means, spread])
-    line = _line(steps, thin_means, "mean reward", BLUE)
-    traces = [*_band(steps, thin_means, thin_spread), line]
-    if len(traces) == 1 and present(spread):  # one step: a band has no area, so the point gets a bar
-        line.error_y = {"type": "data", "array": thin_spread, "thickness": 1.2, "width": 4}
-    caption = (
-        f"Mean reward {from_to(means, decimal)}. Around it the std of the rewards within a group, "
-        f"averaged over the step's groups: {from_to(spread, decimal)}."
-    )
-    return _figure("reward", "Mean reward", caption, traces)
+    band: Series = [
+        None if m is None or s is None else s for m, s in zip(thin_means, thin_spread, strict=True)
+    ]
+    line = _line("mean reward", "blue", thin_means)
+    if present(band):
+        line |= {
+            "low": rounded(_minus(thin_means, band)),
+            "high": rounded(_plus(thin_means, band)),
+            "range_name": "± std within groups",
+        }
+    caption = f"Mean reward {from_to(means, decimal)}."
+    if present(spread):
+        caption += (
+            " Around it the std of the rewards within a group, "
+            f"averaged over the step's groups: {from_to(spread, decimal)}."
+        )
+    return Figure("reward", "Mean reward", caption, _lines(steps, [line]))
 
 
 def _held_out(evaluations: Records) -> Figure | None:
@@ -105,21 +162,17 @@ def _held_out(evaluations: Records) -> Figure | None:
     if len(present(accuracy)) < 2:  # the table above says it all
         return None
     steps = column(evaluations, "step")
-    low, high = column(evaluations, "accuracy_low"), column(evaluations, "accuracy_high")
-    line = _line(steps, accuracy, "sampled, 95% interval", BLUE)
-    line.error_y = {
-        "type": "data",
-        "symmetric": False,
-        "array": [_gap(h, a) for h, a in zip(high, accuracy, strict=True)],
-        "arrayminus": [_gap(a, v) for a, v in zip(accuracy, low, strict=True)],
-        "thickness": 1.2,
-        "width": 4,
+    line = _line("sampled, 95% interval", "blue", accuracy)
+    line |= {
+        "low": rounded(column(evaluations, "accuracy_low")),
+        "high": rounded(column(evaluations, "accuracy_high")),
+        "bars": True,
     }
-    traces = [line]
+    lines = [line]
     if present(greedy):
-        traces.append(_line(steps, greedy, "greedy", AMBER, dash="dot"))
+        lines.append(_line("greedy", "amber", greedy) | {"dash": True})
     caption = f"Accuracy on held-out prompts {from_to(accuracy, lambda v: percent(v, 1))} when sampled."
-    return _figure("held-out", "Held-out accuracy", caption, traces, y_percent=True)
+    return Figure("held-out", "Held-out accuracy", caption, _lines(steps, lines, percent=True))
 
 
 def _groups(metrics: Records) -> Figure | None:
@@ -130,8 +183,7 @@ def _groups(metrics: Records) -> Figure | None:
     kinds = [(label, color, values) for (_, label, color), values in zip(GROUP_KINDS, thinned, strict=True)]
     rest = _remainder(thinned)
     if rest is not None:  # equal rewards that are neither the highest nor the lowest
-        kinds.append(("equal, in between", "#b3a27c", rest))
-    traces = _stacked(steps, [kind for kind in kinds if any(kind[2])])
+        kinds.append(("equal, in between", "sand", rest))
     said = ", ".join(f"{percent(mean(values))} {label}" for label, _, values in kinds if mean(values))
     with_gradient = mean(column(metrics, "groups_with_advantage_share"))
     caption = f"Mean over the run: {said or 'none'}. "
@@ -140,29 +192,49 @@ def _groups(metrics: Records) -> Figure | None:
         if with_gradient is None
         else f"{percent(with_gradient)} had an advantage other than 0: only these have a gradient from the rewards."
     )
-    return _figure("groups", "What the groups were", caption, traces, y_percent=True, y_range=[0, 1])
+    data = _stack(steps, [kind for kind in kinds if any(kind[2])], percent=True, top=1.0)
+    return Figure("groups", "What the groups were", caption, data)
 
 
-def _lengths(metrics: Records) -> Figure | None:
+def _lengths(metrics: Records, steps_table: pl.DataFrame | None) -> Figure | None:
+    """Mean tokens of right and wrong completions where the rollouts say them, else of all and of finished ones."""
     every, finished = column(metrics, "completion_tokens_mean"), column(metrics, "finished_tokens_mean")
-    truncated = column(metrics, "truncated_share")
-    if not present(every) and not present(truncated):
+    truncated, steps = column(metrics, "truncated_share"), column(metrics, "step")
+    by_outcome = None if steps_table is None else length_series(steps_table)
+    if not present(every) and not present(truncated) and by_outcome is None:
         return None
-    steps, (every_thin, finished_thin, truncated_thin) = thin(
-        column(metrics, "step"), [every, finished, truncated]
-    )
-    traces = []
-    if present(truncated_thin):
-        shade = _line(steps, truncated_thin, "truncated (right)", RUST)
-        shade.update(yaxis="y2", fill="tozeroy", fillcolor="rgba(194,87,63,0.14)", line={"width": 1})
-        traces.append(shade)
-    traces.append(_line(steps, every_thin, "all, mean tokens", BLUE))
-    if present(finished_thin):
-        traces.append(_line(steps, finished_thin, "finished, mean tokens", TEAL, dash="dot"))
-    ended = "none finished" if not present(finished) else f"finished ones {from_to(finished, _tokens)}"
-    caption = f"Completions {from_to(every, _tokens)} tokens long, {ended}; "
-    caption += f"truncated {from_to(truncated, percent)}."
-    return _figure("lengths", "Length and truncation", caption, traces, second_percent=True, y_zero=True)
+    if by_outcome is not None:
+        steps = by_outcome["step"]
+        every = by_outcome["every"] if not present(every) or len(every) != len(steps) else every
+        truncated = by_outcome["truncated"] if len(truncated) != len(steps) else truncated
+        series = [
+            ("right, mean tokens", "teal", by_outcome["right"]),
+            ("wrong, mean tokens", "rust", by_outcome["wrong"]),
+        ]
+    else:
+        series = [("all, mean tokens", "blue", every), ("finished, mean tokens", "teal", finished)]
+    at, thinned = thin(steps, [truncated, *(values for _, _, values in series)])
+    lines = [
+        _line(label, color, values)
+        for (label, color, _), values in zip(series, thinned[1:], strict=True)
+        if present(values)
+    ]
+    if present(thinned[0]):
+        lines.insert(0, _line("truncated (right axis)", "grey", thinned[0]) | {"right": True, "fill": True})
+    caption = f"Completions {from_to(every, _tokens)} tokens long"
+    if by_outcome is not None:
+        caption += (
+            f", right ones {from_to(by_outcome['right'], _tokens)}, "
+            f"wrong ones {from_to(by_outcome['wrong'], _tokens)}"
+        )
+    elif present(every):
+        caption += (
+            f", {'none finished' if not present(finished) else f'finished ones {from_to(finished, _tokens)}'}"
+        )
+    if metrics and "finished_tokens_mean" in metrics[-1] and by_outcome is not None and not present(finished):
+        caption += ", none finished"
+    caption += f"; truncated {from_to(truncated, percent)}."
+    return Figure("lengths", "Length and truncation", caption, _lines(at, lines, zero=True))
 
 
 def _seconds(metrics: Records) -> Figure | None:
@@ -175,46 +247,43 @@ def _seconds(metrics: Records) -> Figure | None:
         for total, *parts in zip(whole, *stages, strict=True)
     ]
     steps, thinned = thin(column(metrics, "step"), [*stages, other])
-    labels = [*((label, color) for _, label, color in STAGES), ("other", GREY)]
+    labels = [*((label, color) for _, label, color in STAGES), ("other", "grey")]
     kinds = [(label, color, values) for (label, color), values in zip(labels, thinned, strict=True)]
-    traces = _stacked(steps, [kind for kind in kinds if any(kind[2])], bars=len(steps) <= 200)
     parts = ", ".join(
         f"{label} {duration(mean(values))}" for label, _, values in kinds if present(values) and any(values)
     )
     caption = f"A step took {duration(mean(whole))} on average: {parts}."
-    return _figure("seconds", "Seconds a step", caption, traces, y_zero=True)
+    data = _stack(steps, [kind for kind in kinds if any(kind[2])], unit="s")
+    return Figure("seconds", "Seconds a step", caption, data)
 
 
-def _line(x: Series, y: Series, name: str, color: str, dash: str = "solid") -> Any:
-    points = "lines+markers" if len(x) <= 40 else "lines"
-    line = {"color": color, "width": 2, "dash": dash}
-    return go.Scatter(x=x, y=y, name=name, mode=points, line=line, marker={"size": 5, "color": color})
+def _line(name: str, color: str, values: Series) -> dict[str, Any]:
+    return {"name": name, "color": color, "y": rounded(values)}
 
 
-def _band(x: Series, middle: Series, spread: Series) -> list[Any]:
-    """middle ± spread as an area; nothing where fewer than two points have both."""
-    rows = [
-        (at, m - s, m + s)
-        for at, m, s in zip(x, middle, spread, strict=True)
-        if m is not None and s is not None
-    ]
-    if len(rows) < 2:
-        return []
-    at, low, high = zip(*rows, strict=True)
-    edge = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
-    fill = {"fill": "tonexty", "fillcolor": "rgba(59,130,196,0.18)", "name": "± std within groups"}
-    return [go.Scatter(x=at, y=low, showlegend=False, **edge), go.Scatter(x=at, y=high, **edge, **fill)]
+def _lines(
+    steps: Series, lines: list[dict[str, Any]], *, percent: bool = False, zero: bool = False
+) -> dict[str, Any]:
+    return {"kind": "lines", "x": rounded(steps, 9), "series": lines, "percent": percent, "zero": zero}
 
 
-def _stacked(steps: Series, kinds: list[tuple[str, str, Series]], bars: bool = False) -> list[Any]:
-    """Stacked areas; bars for a single step, which has no area."""
-    if bars or len(steps) < 2:
-        return [go.Bar(x=steps, y=y, name=label, marker={"color": color}) for label, color, y in kinds]
-    area = {"mode": "lines", "stackgroup": "one"}
-    return [
-        go.Scatter(x=steps, y=y, name=label, fillcolor=color, line={"width": 0.5, "color": color}, **area)
-        for label, color, y in kinds
-    ]
+def _stack(
+    steps: Series,
+    kinds: list[tuple[str, str, Series]],
+    *,
+    percent: bool = False,
+    top: float | None = None,
+    unit: str = "",
+) -> dict[str, Any]:
+    series = [_line(label, color, values) for label, color, values in kinds]
+    return {
+        "kind": "stack",
+        "x": rounded(steps, 9),
+        "series": series,
+        "percent": percent,
+        "top": top,
+        "unit": unit,
+    }
 
 
 def _remainder(shares: Sequence[Series]) -> Series | None:
@@ -223,57 +292,13 @@ def _remainder(shares: Sequence[Series]) -> Series | None:
     return [None if r is None else max(r, 0.0) for r in rest] if any((r or 0) > 1e-6 for r in rest) else None
 
 
-def _gap(upper: float | None, lower: float | None) -> float | None:
-    return None if upper is None or lower is None else max(upper - lower, 0.0)
+def _minus(left: Series, right: Series) -> Series:
+    return [None if a is None or b is None else a - b for a, b in zip(left, right, strict=True)]
+
+
+def _plus(left: Series, right: Series) -> Series:
+    return [None if a is None or b is None else a + b for a, b in zip(left, right, strict=True)]
 
 
 def _tokens(value: float) -> str:
     return decimal(value, 1)
-
-
-def _tick(traces: list[Any]) -> int | None:
-    """Distance of the step ticks: 1 over a few steps, where plotly would put ticks between them."""
-    at = [x for trace in traces for x in trace.x if x is not None]
-    return 1 if at and max(at) - min(at) <= 10 else None
-
-
-def _figure(
-    name: str,
-    title: str,
-    caption: str,
-    traces: list[Any],
-    *,
-    y_percent: bool = False,
-    y_range: list[float] | None = None,
-    y_zero: bool = False,
-    second_percent: bool = False,
-) -> Figure:
-    axis = {"fixedrange": True, "zeroline": False, "automargin": True}
-    y_axis: dict[str, Any] = axis | {"tickformat": ".0%" if y_percent else None}
-    x_axis = axis | {"title": {"text": "step"}, "tickformat": "d", "showgrid": False, "dtick": _tick(traces)}
-    if y_range is not None:
-        y_axis["range"] = y_range
-    elif y_zero:
-        y_axis["rangemode"] = "tozero"
-    layout: dict[str, Any] = {
-        "template": "none",
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"family": "system-ui, sans-serif", "size": 12},
-        "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
-        "height": 270,
-        "showlegend": True,
-        "hovermode": "x unified",
-        "dragmode": False,
-        "barmode": "stack",
-        "bargap": 0.15,
-        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
-        "xaxis": x_axis,
-        "yaxis": y_axis,
-    }
-    if second_percent:
-        side = {"overlaying": "y", "side": "right", "range": [0, 1], "showgrid": False, "tickformat": ".0%"}
-        side |= {"tickmode": "array", "tickvals": [0, 0.5, 1]}
-        layout["yaxis2"] = axis | side
-    drawn = json.loads(go.Figure(data=traces, layout=layout).to_json())
-    return Figure(name, title, caption, json.dumps(drawn["data"]), json.dumps(drawn["layout"]))

@@ -60,6 +60,16 @@ def thin(steps: Series, columns: Sequence[Series], most: int = 1500) -> tuple[Se
     return averaged(steps), [averaged(values) for values in columns]
 
 
+def rounded(values: Iterable[float | None], digits: int = 5) -> Series:
+    """The values with so many significant digits, which is what a figure can show and its JSON need hold.
+
+    Example:
+        >>> rounded([1 / 3, None, 1234567.0])
+        [0.33333, None, 1234600.0]
+    """
+    return [None if value is None else float(f"{value:.{digits}g}") for value in values]
+
+
 def percent(value: float | None, digits: int = 0) -> str:
     """A share in percent, "–" where there is none.
 

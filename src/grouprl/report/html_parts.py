@@ -1,0 +1,162 @@
+"""The words at the top of the page: what was trained on what, the numbers to see first, held-out accuracy, findings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from grouprl.report.series import column, decimal, duration, from_to, mean, number, percent, present
+from grouprl.report.sources import Source
+
+
+class Finding(Protocol):
+    """What a finding must have to be shown. Its texts may hold anything: they are escaped."""
+
+    @property
+    def title(self) -> str: ...
+    @property
+    def severity(self) -> str:
+        """ "error", "warning" or "info"; another word is shown as it is."""
+
+    @property
+    def evidence(self) -> str: ...
+    @property
+    def steps(self) -> Sequence[int]: ...
+    @property
+    def advice(self) -> str:
+        """What to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class FindingView:
+    """A finding in words."""
+
+    title: str
+    severity: str
+    evidence: str
+    steps: str
+    advice: str
+
+
+ORDER = {"error": 0, "warning": 1, "info": 2}
+
+
+def finding_views(findings: Sequence[Finding]) -> list[FindingView]:
+    """Findings in words, the severe ones first."""
+    views = [
+        FindingView(one.title, str(one.severity), one.evidence, steps_in_words(one.steps), one.advice)
+        for one in findings
+    ]
+    return sorted(views, key=lambda view: ORDER.get(view.severity, 3))
+
+
+def steps_in_words(steps: Sequence[int]) -> str:
+    """Steps as ranges.
+
+    Example:
+        >>> steps_in_words([3, 1, 2, 7]), steps_in_words([5]), steps_in_words([])
+        ('steps 1–3, 7', 'step 5', '')
+    """
+    ranges: list[list[int]] = []
+    for step in sorted(set(steps)):
+        if ranges and step == ranges[-1][1] + 1:
+            ranges[-1][1] = step
+        else:
+            ranges.append([step, step])
+    said = [str(a) if a == b else f"{a}–{b}" for a, b in ranges]
+    if len(said) > 8:
+        said = [*said[:7], f"… {said[-1]}"]
+    return f"step{'s' if len(set(steps)) > 1 else ''} {', '.join(said)}" if said else ""
+
+
+def heading(source: Source) -> list[tuple[str, str]]:
+    """(label, value) of what was trained on what; what the configuration does not name is left out."""
+    config, metrics = source.config, source.metrics
+    done = max(present(column(metrics, "step")), default=float(len(metrics)))
+    planned = number(_setting(config, "steps"))
+    steps = f"{done:.0f}" if planned is None or planned == done else f"{done:.0f} of {planned:.0f}"
+    facts = [("model", _setting(config, "model")), ("task", _setting(config, "task")), ("steps", steps)]
+    further = ("prompts_per_step", "group_size", "estimator", "lr", "seed")
+    facts += [(key.replace("_", " "), _setting(config, key)) for key in further]
+    return [(label, str(value)) for label, value in facts if value is not None]
+
+
+def _setting(config: Mapping[str, Any], key: str) -> Any:
+    """The scalar of that name, at the top of the configuration or in one of its tables."""
+    tables = [config, *(table for table in config.values() if isinstance(table, Mapping))]
+    for table in tables:
+        value = table.get(key)
+        if isinstance(value, Mapping):
+            value = next((value[name] for name in ("name", "path", "id", key) if name in value), None)
+        if value is not None and not isinstance(value, list | Mapping):
+            return value
+    return None
+
+
+def tiles(source: Source) -> list[tuple[str, str, str]]:
+    """(label, figure, remark) of the few numbers to see first."""
+    metrics, evaluations = source.metrics, source.evaluations
+    accuracy = column(evaluations, "accuracy")
+    truncated = column(metrics, "truncated_share")
+    remark = "of completions, first to last step"
+    says_finished = bool(metrics) and "finished_tokens_mean" in metrics[-1]
+    if says_finished and not present(column(metrics, "finished_tokens_mean")) and any(present(truncated)):
+        remark = "of completions: none finished"
+    informative = mean(column(metrics, "groups_informative_share"))
+    shown = [
+        (
+            "Held-out accuracy",
+            from_to(accuracy, percent),
+            f"sampled, 95% {_interval(evaluations[-1])} at the end",
+        )
+        if present(accuracy)
+        else ("Held-out accuracy", "–", "not evaluated"),
+        ("Mean reward", from_to(column(metrics, "reward_mean"), decimal), "first to last step"),
+        ("Groups with spread", percent(informative), "mean over the run"),
+        ("Truncated", from_to(truncated, percent), remark),
+    ]
+    seconds = present(column(metrics, "seconds_step"))
+    if seconds:
+        memory = max(present(column(metrics, "peak_memory_gib")), default=None)
+        peak = "" if memory is None else f", peak memory {memory:.1f} GiB"
+        shown.append(("Time in steps", duration(sum(seconds)), f"{duration(mean(seconds))} a step{peak}"))
+    return shown
+
+
+def evaluation_table(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The first and last evaluation side by side; None where there was none."""
+    if not evaluations:
+        return None
+    chosen = [evaluations[0]] if len(evaluations) == 1 else [evaluations[0], evaluations[-1]]
+    rows = {
+        "Accuracy, sampled": [percent(number(one.get("accuracy")), 1) for one in chosen],
+        "95% interval": [_interval(one) for one in chosen],
+        "Accuracy, greedy": [percent(number(one.get("accuracy_greedy")), 1) for one in chosen],
+        "Mean reward": [decimal(number(one.get("reward_mean"))) for one in chosen],
+        "Truncated": [percent(number(one.get("truncated_share")), 1) for one in chosen],
+        **_if_some(chosen, "Only a number", "only_number_share"),
+        **_if_some(chosen, "Unscored", "unscored_share"),
+        "Prompts × samples": [_counts(one) for one in chosen],
+    }
+    names = [f"step {decimal(number(one.get('step')), 0)}" for one in chosen]
+    if len(chosen) == 2:
+        first, last = ("before", "after") if number(chosen[0].get("step")) == 0 else ("first", "last")
+        names = [f"{first} ({names[0]})", f"{last} ({names[1]})"]
+    return {"columns": names, "rows": {name: row for name, row in rows.items() if any(c != "–" for c in row)}}
+
+
+def _if_some(chosen: Sequence[Mapping[str, Any]], name: str, key: str) -> dict[str, list[str]]:
+    """A row of shares, or none where all of them are 0: it does not concern this task."""
+    shares = [number(one.get(key)) for one in chosen]
+    return {name: [percent(share, 1) for share in shares]} if any(shares) else {}
+
+
+def _interval(evaluation: Mapping[str, Any]) -> str:
+    low, high = number(evaluation.get("accuracy_low")), number(evaluation.get("accuracy_high"))
+    return "–" if low is None or high is None else f"{percent(low, 1)} to {percent(high, 1)}"
+
+
+def _counts(evaluation: Mapping[str, Any]) -> str:
+    prompts, samples = number(evaluation.get("prompts")), number(evaluation.get("samples"))
+    return "–" if prompts is None else f"{prompts:.0f}" + ("" if samples is None else f" × {samples:.0f}")
