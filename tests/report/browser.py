@@ -7,6 +7,7 @@ where they fail: a page that nobody looked at is not tested.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -40,6 +41,14 @@ class Seen:
 
     def texts(self, selector: str) -> list[str]:
         return self.page.locator(selector).all_text_contents()
+
+    def says(self, start: str) -> None:
+        """Wait until the count of the groups chosen begins so."""
+        from playwright.sync_api import expect
+
+        expect(self.page.locator("[data-count]")).to_have_text(
+            re.compile("^" + re.escape(start)), timeout=60_000
+        )
 
     def ready(self) -> Seen:
         """Wait until the browser of groups shows something."""

@@ -223,10 +223,9 @@ def _lengths(metrics: Records, steps_table: pl.DataFrame | None) -> Figure | Non
         lines.insert(0, _line("truncated (right axis)", "grey", thinned[0]) | {"right": True, "fill": True})
     caption = f"Completions {from_to(every, _tokens)} tokens long"
     if by_outcome is not None:
-        caption += (
-            f", right ones {from_to(by_outcome['right'], _tokens)}, "
-            f"wrong ones {from_to(by_outcome['wrong'], _tokens)}"
-        )
+        for outcome in ("right", "wrong"):
+            said = from_to(by_outcome[outcome], _tokens)
+            caption += f", {outcome} ones {said}" if present(by_outcome[outcome]) else f", none {outcome}"
     elif present(every):
         caption += (
             f", {'none finished' if not present(finished) else f'finished ones {from_to(finished, _tokens)}'}"
@@ -264,7 +263,7 @@ def _line(name: str, color: str, values: Series) -> dict[str, Any]:
 def _lines(
     steps: Series, lines: list[dict[str, Any]], *, percent: bool = False, zero: bool = False
 ) -> dict[str, Any]:
-    return {"kind": "lines", "x": rounded(steps, 9), "series": lines, "percent": percent, "zero": zero}
+    return {"kind": "lines", "x": _places(steps), "series": lines, "percent": percent, "zero": zero}
 
 
 def _stack(
@@ -278,12 +277,17 @@ def _stack(
     series = [_line(label, color, values) for label, color, values in kinds]
     return {
         "kind": "stack",
-        "x": rounded(steps, 9),
+        "x": _places(steps),
         "series": series,
         "percent": percent,
         "top": top,
         "unit": unit,
     }
+
+
+def _places(steps: Series) -> Series:
+    """The steps themselves; 1, 2, … where the records name none."""
+    return rounded(steps if present(steps) else [i + 1.0 for i in range(len(steps))], 9)
 
 
 def _remainder(shares: Sequence[Series]) -> Series | None:

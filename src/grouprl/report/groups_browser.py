@@ -89,13 +89,16 @@ def choose(table: pl.DataFrame, most: int) -> pl.DataFrame:
     per_step = np.bincount(starts, weights=sizes)
     quota = _water_level(per_step, most)
     keep = np.zeros(len(table), bool)
+    owed = 0.5  # parts of a group: where a step may have 1.5 groups, every second one gets 2
     for step in range(len(per_step)):
         members = _span(starts, step)
         total = sizes[members].sum()
         if total <= quota:
             keep[members] = True
             continue
-        count = int(quota * len(members) / total)
+        owed += quota * len(members) / total
+        count = min(int(owed), len(members))
+        owed -= count
         if count:
             keep[members[np.linspace(0, len(members) - 1, count).round().astype(int)]] = True
     if sizes[keep].sum() > most:  # groups of uneven size

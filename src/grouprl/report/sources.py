@@ -194,7 +194,7 @@ def _success(config: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[float
         return set_by_user, "success_reward of the configuration"
     low, high = facts["low"], facts["high"]
     if config or high is None:
-        return 1.0, "the reward of a solved task unless it says otherwise"
+        return 1.0, "the usual reward of a solved task"
     if facts["distinct"] <= 2:
         return max(high, 1.0) if low == high else high, "the higher of the two rewards that occur"
     if low < 1.0 <= high:

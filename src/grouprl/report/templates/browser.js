@@ -3,7 +3,7 @@
 const PREVIEW_CHARACTERS = 600;
 const PREVIEW_LINES = 12;
 const COMPLETIONS_AT_ONCE = 16;
-const PRINTED_GROUPS = 6;
+const PRINTED_GROUPS = 4;
 const SLICE_MS = 8;
 
 /** base64 of gzip of JSON. */
