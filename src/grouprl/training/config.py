@@ -256,6 +256,8 @@ class Config:
     memory, does not change the gradient. 0 takes what fits the free memory."""
     record_tokens: bool = False
     """Write token ids, sampler log-probs and loss masks into the rollout files."""
+    tracking: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
+    """Where metrics go besides metrics.jsonl."""
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     advantage: AdvantageConfig = field(default_factory=AdvantageConfig)

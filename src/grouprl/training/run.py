@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -34,6 +35,7 @@ from grouprl.training.memory import fit_micro_batch
 from grouprl.training.objective import objective_notes
 from grouprl.training.rewards import resolve_rewards, several
 from grouprl.training.sampling import check_component_names, sampling_notes
+from grouprl.training.tracking import check_trackers, tracked
 from grouprl.training.trainer import Trainer
 
 
@@ -101,12 +103,13 @@ def train(
     if reward is not None:
         resolved = dataclasses.replace(resolved, reward=_reward_names(reward))
     estimator = load_estimator(resolved)  # before the task, whose files may be large
+    check_trackers(resolved)
     chosen = load_task(resolved, task if isinstance(task, Task) else None, reward)
     check_component_names(resolved, chosen)
     advantages = Advantages(estimator, resolved, chosen)
     folder = _create_folder(resolved, chosen)
     resolved = dataclasses.replace(resolved, output_dir=None)  # so that config.toml repeats the run elsewhere
-    with folder.lock() as lock:
+    with folder.lock() as lock, tracked(resolved, folder.path, listener) as listener:
         try:
             listener.loading(resolved.model)
             policy = load_policy(resolved.model, device=resolved.device)
@@ -151,9 +154,11 @@ def resume(
     """
     listener = listener or Listener()
     folder = RunFolder.open(path)
-    with folder.lock():
+    with folder.lock(), ExitStack() as stack:
         saved = config_from_dict(folder.config(), where=str(folder.config_path))
         config = _override(saved, overrides or {})
+        check_trackers(config)
+        listener = stack.enter_context(tracked(config, folder.path, listener))
         chosen = load_task(config, task, reward)
         check_component_names(config, chosen)
         advantages = Advantages(load_estimator(config), config, chosen)
@@ -210,6 +215,7 @@ MAY_CHANGE = (
     "gradient_checkpointing",
     "micro_batch_tokens",
     "record_tokens",
+    "tracking",
     "on_reward_error",
     "evaluation",
     "checkpoint",
