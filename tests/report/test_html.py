@@ -7,7 +7,7 @@ import gzip
 import hashlib
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import polars as pl
 import pytest
@@ -33,14 +33,31 @@ CONTROLS = "\x1b[31mred\x1b]0;title\x07 \u202eevil\u2066 \x00 \x9b1m zero\u200bw
 
 
 @dataclass(frozen=True)
+class Number:
+    """A number of evidence, as findings give it."""
+
+    label: str = "of the groups"
+    value: float = 0.375
+    unit: str = "share"
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Label:
+    label: str
+
+
+@dataclass(frozen=True)
 class AFinding:
     """What a finding is to the page."""
 
     title: str = "a title"
-    severity: str = "warning"
-    evidence: str = "some evidence"
-    steps: list[int] = field(default_factory=list)
-    advice: str = "some advice"
+    severity: Label = Label("warning")
+    meaning: str = "what it means"
+    steps: tuple[tuple[int, int], ...] = ()
+    evidence: tuple[Number, ...] = (Number(),)
+    advice: tuple[str, ...] = ("some advice",)
 
 
 def packed(path):
@@ -113,10 +130,12 @@ def test_text_of_a_model_stays_text(make_run, read_page, evil):
     groups = make_groups([[evil, "b"], ["c", evil * 100]], prompt=evil)
     config = f"model = '''{evil}'''\ntask = '''{evil}'''\nsteps = 1\n"
     run = make_run(1, groups=groups, config=config, name="y")
-    path = write_report(run, findings=[AFinding(evil, evil, evil, [1], evil)])
+    path = write_report(
+        run, findings=[AFinding(evil, Label(evil), evil, ((1, 1),), (Number(evil),), (evil,))]
+    )
     page = read_page(path)
     assert page.text.count(evil) >= 8  # heading, configuration, finding
-    assert page.tags() <= harmless.tags() | {"ol", "li", "span"}
+    assert page.tags() <= harmless.tags() | {"ol", "ul", "li", "span"}
     assert len(page.scripts) == len(harmless.scripts)
     assert not any(name.startswith("on") for _, attrs in page.elements for name in attrs)
     data = packed(path)
@@ -145,13 +164,21 @@ def test_no_control_character_stands_in_the_file(make_run, read_page):
 
 def test_findings_stand_severe_ones_first_with_evidence_steps_and_advice(make_run, read_page):
     findings = [
-        AFinding("mild", "info", "seen", [], ""),
-        AFinding("grave", "error", "measured 38%", [4, 2, 3, 9], "sample more"),
+        AFinding("mild", Label("info"), evidence=(), advice=()),
+        AFinding(
+            "grave",
+            Label("error"),
+            steps=((2, 4), (9, 9)),
+            evidence=(Number(low=0.25, high=0.5), Number("wasted", 12345.0, "tokens")),
+            advice=("sample more", "or less"),
+        ),
     ]
     text = read_page(write_report(make_run(1), findings=findings)).text
     assert text.index("grave") < text.index("mild")
-    assert re.search(r"measured 38%\s*\(steps 2–4, 9\)", text)
-    assert "What to do: sample more" in text
+    assert re.search(r"grave\s*steps 2–4, 9\s*what it means", text)
+    assert re.search(r"of the groups\s*37.5%\s*\(25.0% to 50.0%\)", text)
+    assert re.search(r"wasted\s*12,345 tokens", text)
+    assert re.search(r"sample more\s*or less", text)
 
 
 def test_no_findings_no_section(make_run, read_page):
@@ -159,7 +186,7 @@ def test_no_findings_no_section(make_run, read_page):
 
 
 def test_many_steps_are_abridged():
-    assert steps_in_words(range(1, 40, 2)) == "steps 1, 3, 5, 7, 9, 11, 13, … 39"
+    assert steps_in_words([(i, i) for i in range(1, 40, 2)]) == "steps 1, 3, 5, 7, 9, 11, 13, …, 39"
 
 
 def test_more_completions_than_fit_are_counted(make_run, read_page, monkeypatch):
@@ -261,6 +288,19 @@ def test_output_to_a_file_a_folder_and_nowhere(make_run, tmp_path):
         write_report(run, tmp_path / "file" / "page.html")
     with pytest.raises(RunError, match="does not exist"):
         write_report(tmp_path / "none")
+
+
+def test_rollouts_without_a_run(make_run, read_page, tmp_path):
+    run = make_run(2)
+    (tmp_path / "mine").mkdir()
+    for step in (1, 2):
+        run.rollouts_path(step).rename(tmp_path / "mine" / f"{step}.parquet")
+    whole = write_report(tmp_path / "mine")
+    assert whole == tmp_path / "mine" / "report.html"
+    assert "All 8 completions on record" in read_page(whole).text
+    one = write_report(tmp_path / "mine" / "1.parquet")
+    assert one == tmp_path / "mine" / "1.html"
+    assert "All 4 completions on record" in read_page(one).text
 
 
 def test_settings_in_tables_are_found(make_run, read_page):

@@ -11,7 +11,7 @@ from grouprl.report import write_report
 from grouprl.report.sources import source_of_rollouts
 
 from .conftest import make_groups
-from .test_html import CONTROLS, EVIL, AFinding
+from .test_html import CONTROLS, EVIL, AFinding, Label
 
 
 def rollouts(steps=3, groups=4, size=4, words=6, seed=0):
@@ -88,7 +88,7 @@ def test_figures_are_drawn_at_any_width_and_in_any_light(make_run, look, scheme,
 
 def test_every_text_has_contrast_in_both_themes(page_of, look):
     """WCAG AA: 4.5 to 1 for text, as computed from the colours that the browser uses."""
-    path = page_of(rollouts(), findings=[AFinding(severity=s) for s in ("error", "warning", "info")])
+    path = page_of(rollouts(), findings=[AFinding(severity=Label(s)) for s in ("error", "warning", "info")])
     script = """() => {
       const channel = (v) => (v /= 255, v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
       const parse = (c) => (c.match(/[\\d.]+/g) || []).map(Number);

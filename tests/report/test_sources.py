@@ -51,6 +51,11 @@ def test_everything_but_rewards_may_be_missing():
     assert "The records do not say groups" in render(made)
 
 
+def test_completions_of_no_known_group_stand_alone():
+    table = group_table(source(group_id=["a", None, None, "a"], step=[1, 1, 1, 1]))
+    assert sorted(table["completions"]) == [1, 1, 2]
+
+
 def test_no_rows_at_all():
     made = source_of_rollouts(pl.DataFrame({"reward": pl.Series([], dtype=pl.Float64)}).lazy(), "none")
     assert "The rollouts hold no rows" in render(made)

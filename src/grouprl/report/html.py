@@ -35,9 +35,10 @@ def write_report(
     """Write a run's report as one self-contained HTML file.
 
     Args:
-        run: The run folder, or a `Source` (`source_of_rollouts` makes one of another framework's rollouts).
+        run: The run folder; a Parquet file of rollouts or a folder of such files; or a `Source`
+            (`source_of_rollouts` makes one of another framework's rollouts).
         output: The file to write, or an existing folder to put `report.html` into; by default the run folder,
-            for a `Source` the current one.
+            for a file of rollouts `<its name>.html` beside it, for a `Source` the current folder.
         findings: What was found in it, to stand near the top of the page.
 
     Returns:
@@ -52,9 +53,12 @@ def write_report(
     """
     if isinstance(run, Source):
         source, default, where = run, Path("report.html"), run.name
+    elif isinstance(run, RunFolder):
+        source, default, where = open_source(run), run.report_path, str(run.metrics_path)
     else:
-        folder = run if isinstance(run, RunFolder) else RunFolder.open(run)
-        source, default, where = open_source(folder), folder.report_path, str(folder.metrics_path)
+        given = Path(run).expanduser()
+        source, where = open_source(given), str(RunFolder(given).metrics_path)
+        default = given.with_suffix(".html") if given.is_file() else given / "report.html"
     if not source.metrics:
         raise RunError(f"{where}: no finished step, expected at least one; train first, then report")
     page = render(source, findings=findings)

@@ -10,22 +10,45 @@ from grouprl.report.series import column, decimal, duration, from_to, mean, numb
 from grouprl.report.sources import Source
 
 
+class Severity(Protocol):
+    """How much a finding matters; its `label` is "error", "warning" or "info"."""
+
+    @property
+    def label(self) -> str: ...
+
+
+class Evidence(Protocol):
+    """One number behind a finding; `low` and `high` are its interval, None where there is none."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def value(self) -> float: ...
+    @property
+    def unit(self) -> str: ...
+    @property
+    def low(self) -> float | None: ...
+    @property
+    def high(self) -> float | None: ...
+
+
 class Finding(Protocol):
     """What a finding must have to be shown. Its texts may hold anything: they are escaped."""
 
     @property
     def title(self) -> str: ...
     @property
-    def severity(self) -> str:
-        """ "error", "warning" or "info"; another word is shown as it is."""
+    def severity(self) -> Severity: ...
+    @property
+    def meaning(self) -> str: ...
+    @property
+    def advice(self) -> Sequence[str]: ...
+    @property
+    def steps(self) -> Sequence[tuple[int, int]]:
+        """Stretches, (first, last)."""
 
     @property
-    def evidence(self) -> str: ...
-    @property
-    def steps(self) -> Sequence[int]: ...
-    @property
-    def advice(self) -> str:
-        """What to do."""
+    def evidence(self) -> Sequence[Evidence]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,40 +57,69 @@ class FindingView:
 
     title: str
     severity: str
-    evidence: str
+    meaning: str
     steps: str
-    advice: str
+    evidence: list[tuple[str, str, str]]
+    """(label, value, interval)"""
+    advice: list[str]
 
 
 ORDER = {"error": 0, "warning": 1, "info": 2}
+MOST_STRETCHES = 8
 
 
 def finding_views(findings: Sequence[Finding]) -> list[FindingView]:
     """Findings in words, the severe ones first."""
     views = [
-        FindingView(one.title, str(one.severity), one.evidence, steps_in_words(one.steps), one.advice)
+        FindingView(
+            title=one.title,
+            severity=one.severity.label,
+            meaning=one.meaning,
+            steps=steps_in_words(one.steps),
+            evidence=[_evidence_words(number) for number in one.evidence],
+            advice=list(one.advice),
+        )
         for one in findings
     ]
-    return sorted(views, key=lambda view: ORDER.get(view.severity, 3))
+    return sorted(views, key=lambda view: ORDER.get(view.severity, len(ORDER)))
 
 
-def steps_in_words(steps: Sequence[int]) -> str:
-    """Steps as ranges.
+def _evidence_words(one: Evidence) -> tuple[str, str, str]:
+    interval = ""
+    if one.low is not None and one.high is not None:
+        interval = f"{in_unit(one.low, one.unit)} to {in_unit(one.high, one.unit)}"
+    return one.label, in_unit(one.value, one.unit), interval
+
+
+def in_unit(value: float, unit: str) -> str:
+    """A number with its unit.
 
     Example:
-        >>> steps_in_words([3, 1, 2, 7]), steps_in_words([5]), steps_in_words([])
+        >>> in_unit(0.125, "share"), in_unit(12345.0, "tokens"), in_unit(0.5, "nats"), in_unit(7, "count")
+        ('12.5%', '12,345 tokens', '0.5 nats', '7')
+    """
+    if unit == "share":
+        return percent(value, 1)
+    if unit in ("tokens", "count"):
+        said = f"{value:,.0f}"
+        return f"{said} tokens" if unit == "tokens" else said
+    return {"nats": f"{value:.3g} nats", "times": f"{value:.3g} ×"}.get(unit, f"{value:.3g}")
+
+
+def steps_in_words(stretches: Sequence[tuple[int, int]]) -> str:
+    """Stretches of steps, (first, last) each, in words.
+
+    Example:
+        >>> steps_in_words([(1, 3), (7, 7)]), steps_in_words([(5, 5)]), steps_in_words([])
         ('steps 1–3, 7', 'step 5', '')
     """
-    ranges: list[list[int]] = []
-    for step in sorted(set(steps)):
-        if ranges and step == ranges[-1][1] + 1:
-            ranges[-1][1] = step
-        else:
-            ranges.append([step, step])
-    said = [str(a) if a == b else f"{a}–{b}" for a, b in ranges]
-    if len(said) > 8:
-        said = [*said[:7], f"… {said[-1]}"]
-    return f"step{'s' if len(set(steps)) > 1 else ''} {', '.join(said)}" if said else ""
+    said = [str(first) if first == last else f"{first}–{last}" for first, last in stretches]
+    if not said:
+        return ""
+    one = len(stretches) == 1 and stretches[0][0] == stretches[0][1]
+    if len(said) > MOST_STRETCHES:
+        said = [*said[: MOST_STRETCHES - 1], "…", said[-1]]
+    return f"step{'' if one else 's'} {', '.join(said)}"
 
 
 def heading(source: Source) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grouprl.errors import MissingDependency, RunError
-from grouprl.records import RunFolder
+from grouprl.records import RunFolder, scan_rollouts
 from grouprl.report.series import number
 
 if TYPE_CHECKING:
@@ -69,11 +69,13 @@ class Source:
 
 
 def open_source(path: str | Path | RunFolder) -> Source:
-    """The source of a run folder.
+    """The source of a run folder, or of a Parquet file of rollouts, or of a folder of such files.
 
     Raises:
-        RunError: No run there, or a log or rollout file that cannot be read.
+        RunError: Nothing of that kind there, or a log or rollout file that cannot be read.
     """
+    if not isinstance(path, RunFolder) and (files := _rollout_files(Path(path).expanduser())):
+        return source_of_rollouts(scan_rollouts(files), Path(path).expanduser().resolve().name)
     run = path if isinstance(path, RunFolder) else RunFolder.open(path)
     metrics, evaluations, config = run.metrics(), run.evaluations(), run.config()
     base = Source(
@@ -86,6 +88,15 @@ def open_source(path: str | Path | RunFolder) -> Source:
     if not run.rollout_steps():
         return base
     return with_rollouts(base, run.rollouts(), where=str(run.rollouts_dir))
+
+
+def _rollout_files(path: Path) -> list[Path]:
+    """The files where rollouts stand without a run; none for a run folder, and where there is nothing."""
+    if path.is_file() and path.suffix == ".parquet":
+        return [path]
+    if path.is_dir() and not (path / "config.toml").is_file():
+        return sorted(path.glob("*.parquet"))
+    return []
 
 
 def source_of_rollouts(frame: pl.LazyFrame, name: str, *, notes: Sequence[str] = ()) -> Source:
@@ -111,6 +122,7 @@ def with_rollouts(source: Source, frame: pl.LazyFrame, *, where: str) -> Source:
         facts = (
             complete_frame.select(
                 *(pl.col(name).count().alias(name) for name in NAMES),
+                pl.len().alias("rows"),
                 rewards.min().alias("low"),
                 rewards.max().alias("high"),
                 rewards.drop_nulls().n_unique().alias("distinct"),
@@ -121,16 +133,15 @@ def with_rollouts(source: Source, frame: pl.LazyFrame, *, where: str) -> Source:
     except pl.exceptions.PolarsError as error:
         raise RunError(f"{where}: rollouts cannot be read ({str(error).splitlines()[0]})") from error
     missing = tuple(name for name in NAMES if not facts[name])
-    if "group_id" in missing:  # each completion stands alone
+    if facts["group_id"] < facts["rows"]:  # a completion of no known group stands alone
         complete_frame = complete_frame.with_row_index("_row").with_columns(
-            pl.format("row {}", pl.col("_row")).alias("group_id")
+            pl.col("group_id").fill_null(pl.format("row {}", pl.col("_row")))
         )
     success, said = _success(source.config, facts)
     return _replace(
         source,
         rollouts=complete_frame.with_columns(
             pl.col("step").fill_null(0),
-            pl.col("group_id").fill_null(""),
             pl.coalesce(
                 "prompt_id", "prompt", pl.format("{}/{}", pl.col("step").fill_null(0), "group_id")
             ).alias("prompt_key"),
