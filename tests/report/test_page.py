@@ -319,6 +319,15 @@ def test_print_is_on_white_with_whole_groups_and_no_controls(page_of, look):
     assert seen.page.locator(".printed article").count() == 0
 
 
+def test_groups_that_were_not_trained_on_say_why(page_of, look):
+    frame = rollouts(steps=1).with_columns(
+        used=pl.col("prompt_id") != "p1",
+        dropped_reason=pl.when(pl.col("prompt_id") == "p1").then(pl.lit("all_high")),
+    )
+    seen = look(page_of(frame), height=3000).ready()
+    assert seen.texts(".scroller .tag") == ["no spread: every advantage is 0", "not trained on: all high"]
+
+
 def test_a_page_without_prompts_texts_and_advantages(page_of, look):
     frame = rollouts().drop(
         "prompt", "prompt_id", "completion", "advantage", "finish_reason", "completion_tokens"

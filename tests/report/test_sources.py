@@ -114,3 +114,20 @@ def test_curves_are_made_from_rollouts_where_there_is_no_log():
     assert (first["step"], first["reward_mean"], first["reward_group_std"]) == (1, 0.5, 0.5)
     assert (first["groups_informative_share"], second["groups_all_high_share"]) == (1.0, 1.0)
     assert first["truncated_share"] == 0.5
+
+
+def test_right_and_wrong_are_told_apart_before_shaping_and_dropped_groups_are_kept():
+    """A right answer whose length was punished is right; a group that was not trained on is there, and says so."""
+    made = source(
+        reward=[0.4, -0.6, 1.0, 0.9],
+        correctness=[1.0, 0.0, 1.0, 1.0],
+        advantage=[1.0, -1.0, None, None],
+        used=[True, True, False, False],
+        dropped_reason=[None, None, "all_high", "all_high"],
+    )
+    table = group_table(made)
+    assert made.success_reward == 1.0
+    assert table.select("group_id", "right", "kind", "used", "dropped_reason").rows() == [
+        ("a", 1, "informative", True, None),
+        ("b", 2, "all_high", False, "all_high"),
+    ]

@@ -143,6 +143,7 @@ def _rows(source: Source, chosen: pl.DataFrame) -> pl.DataFrame:
 
 
 def _columns(source: Source, chosen: pl.DataFrame, rows: pl.DataFrame) -> dict[str, Any]:
+    pl = polars()
     prompts, prompt_of = _prompts(source, chosen)
     surprise = _surprise(source, rows)
     texts = rows["completion"]
@@ -158,6 +159,11 @@ def _columns(source: Source, chosen: pl.DataFrame, rows: pl.DataFrame) -> dict[s
         "prompt": prompt_of,
         "kind": chosen["kind"].to_list(),
         "size": chosen["completions"].to_list(),
+        "used": [int(one) for one in chosen["used"].to_list()],
+        "dropped": chosen["dropped_reason"].to_list(),
+        "right": rows.select((pl.col("correctness") >= least_right(source)).cast(pl.Int8))[
+            "correctness"
+        ].to_list(),
         "reward": rounded(rows["reward"].to_list(), 6),
         "components": {name: rounded(rows[f"reward_{name}"].to_list(), 6) for name in source.components}
         if len(source.components) > 1
@@ -204,7 +210,7 @@ def _surprise(source: Source, rows: pl.DataFrame) -> list[float | None]:
     """
     pl = polars()
     assert source.rollouts is not None  # noqa: S101
-    right = pl.col("reward") >= least_right(source)
+    right = pl.col("correctness") >= least_right(source)
     totals = (
         source.rollouts.group_by("prompt_key")
         .agg(right.sum().alias("right_all"), pl.col("reward").count().alias("scored_all"))
@@ -217,7 +223,7 @@ def _surprise(source: Source, rows: pl.DataFrame) -> list[float | None]:
     )
     bits = (pl.col("scored_all") / same).log(2.0)
     return (
-        rows.select("prompt_key", "reward")
+        rows.select("prompt_key", "reward", "correctness")
         .join(totals, on="prompt_key", how="left", maintain_order="left")
         .select(pl.when(pl.col("reward").is_not_null()).then(bits).alias("bits"))["bits"]
         .to_list()

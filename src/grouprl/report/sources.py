@@ -30,8 +30,8 @@ NAMES = {
 }
 """Columns whose absence the page says, with the words for it."""
 
-_TEXT = ("group_id", "prompt_id", "prompt", "completion", "finish_reason")
-_REAL = ("reward", "advantage")
+_TEXT = ("group_id", "prompt_id", "prompt", "completion", "finish_reason", "dropped_reason")
+_REAL = ("reward", "correctness", "advantage")
 _WHOLE = ("step", "sample_index", "completion_tokens")
 
 
@@ -118,14 +118,14 @@ def with_rollouts(source: Source, frame: pl.LazyFrame, *, where: str) -> Source:
     pl = polars()
     try:
         complete_frame, components = complete(frame)
-        rewards = pl.col("reward")
+        judged = pl.col("correctness")
         facts = (
             complete_frame.select(
                 *(pl.col(name).count().alias(name) for name in NAMES),
                 pl.len().alias("rows"),
-                rewards.min().alias("low"),
-                rewards.max().alias("high"),
-                rewards.drop_nulls().n_unique().alias("distinct"),
+                judged.min().alias("low"),
+                judged.max().alias("high"),
+                judged.drop_nulls().n_unique().alias("distinct"),
             )
             .collect(engine="streaming")
             .row(0, named=True)
@@ -156,7 +156,8 @@ def with_rollouts(source: Source, frame: pl.LazyFrame, *, where: str) -> Source:
 def complete(frame: pl.LazyFrame) -> tuple[pl.LazyFrame, tuple[str, ...]]:
     """Every column that the page reads, in its type, null where it is missing; and the components' names.
 
-    Rewards and advantages that are NaN or infinite become null: unscored.
+    Rewards and advantages that are NaN or infinite become null: unscored. `correctness`, by which right and wrong are
+    told apart, is the reward where it is not recorded apart from it; `used` is true unless recorded otherwise.
     """
     pl = polars()
     schema = frame.collect_schema()
@@ -176,8 +177,12 @@ def complete(frame: pl.LazyFrame) -> tuple[pl.LazyFrame, tuple[str, ...]]:
         *(cast(name, pl.String()) for name in _TEXT),
         *(cast(name, pl.Int64()) for name in _WHOLE),
         *(_finite(cast(name, pl.Float64())).alias(name) for name in real),
+        cast("used", pl.Boolean()).fill_null(True),
     ]
-    return frame.select(columns), components
+    judged = pl.coalesce("correctness", "reward")
+    return frame.select(columns).with_columns(
+        correctness=pl.when(pl.col("reward").is_not_null()).then(judged)
+    ), components
 
 
 def polars() -> Any:

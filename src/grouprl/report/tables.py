@@ -22,24 +22,27 @@ def group_table(source: Source) -> pl.DataFrame:
     """One row a group, by step.
 
     Returns:
-        step, group_id, prompt_key, completions, scored, right (counts), low, high, mean (of the scored rewards),
-        std (population), truncated (count), advantage_max_abs, kind (one of `KINDS`).
+        step, group_id, prompt_key, completions, scored, right (counts), low, high (of correctness), mean and std
+        (population; of rewards), used (whether some completion was trained on), dropped_reason, truncated (count),
+        advantage_max_abs, kind (one of `KINDS`).
 
-    A group is all_high where it has no spread (`grouprl.group_stats` says so) and its reward reaches
-    `source.success_reward`, all_low below it.
+    A group is all_high where it has no spread (`grouprl.group_stats` says so) and its correctness, which is the reward
+    before shaping, reaches `source.success_reward`, all_low below it.
     """
     pl = polars()
     assert source.rollouts is not None  # noqa: S101
-    reward = pl.col("reward")
+    reward, judged = pl.col("reward"), pl.col("correctness")
     table = (
         source.rollouts.group_by("step", "group_id")
         .agg(
             pl.col("prompt_key").first(),
             pl.len().cast(pl.Int64).alias("completions"),
             reward.count().cast(pl.Int64).alias("scored"),
-            (reward >= least_right(source)).sum().cast(pl.Int64).alias("right"),
-            reward.min().alias("low"),
-            reward.max().alias("high"),
+            (judged >= least_right(source)).sum().cast(pl.Int64).alias("right"),
+            judged.min().alias("low"),
+            judged.max().alias("high"),
+            pl.col("used").any().alias("used"),
+            pl.col("dropped_reason").drop_nulls().first(),
             reward.mean().alias("mean"),
             reward.std(ddof=0).alias("std"),
             (pl.col("finish_reason") == "length").sum().cast(pl.Int64).alias("truncated"),
@@ -74,7 +77,7 @@ def step_table(source: Source) -> pl.DataFrame:
     pl = polars()
     assert source.rollouts is not None  # noqa: S101
     reward, tokens = pl.col("reward"), pl.col("completion_tokens")
-    right = reward >= least_right(source)
+    right = pl.col("correctness") >= least_right(source)
     return (
         source.rollouts.group_by("step")
         .agg(
@@ -148,7 +151,7 @@ def advantage_histogram(source: Source, bins: int = 40) -> dict[str, Any] | None
         source.rollouts.filter(advantage.is_not_null() & (advantage != 0))
         .group_by(
             place.alias("bin"),
-            (pl.col("reward") >= least_right(source)).fill_null(False).alias("right"),
+            (pl.col("correctness") >= least_right(source)).fill_null(False).alias("right"),
         )
         .agg(pl.len().alias("count"))
         .collect(engine="streaming")

@@ -36,7 +36,6 @@ const ORDERS = {
 
 /** One object a group: where its completions stand, and what filters and orders look at. */
 function summarise(data) {
-  const least = data.success - 1e-12 * Math.max(1, Math.abs(data.success));
   let start = 0;
   const groups = [];
   for (let g = 0; g < data.groups; g += 1) {
@@ -45,8 +44,7 @@ function summarise(data) {
       scored: 0, right: 0, truncated: 0, surprise: 0, advantage: 0,
     };
     for (let i = start; i < start + group.size; i += 1) {
-      const reward = data.reward[i];
-      if (reward !== null) { group.scored += 1; if (reward >= least) group.right += 1; }
+      if (data.right[i] !== null) { group.scored += 1; group.right += data.right[i]; }
       if (data.ended[i] === "length") group.truncated += 1;
       group.surprise = Math.max(group.surprise, data.surprise[i] || 0);
       group.advantage = Math.max(group.advantage, Math.abs(data.advantage[i] || 0));
@@ -54,7 +52,7 @@ function summarise(data) {
     start += group.size;
     groups.push(group);
   }
-  return { groups, least };
+  return groups;
 }
 
 /** Where a long text is cut for a first look. */
@@ -81,7 +79,7 @@ class Browser {
 
   take(data) {
     this.data = data;
-    ({ groups: this.groups, least: this.least } = summarise(data));
+    this.groups = summarise(data);
     this.without = new Set(data.missing);
     const most = this.groups.reduce((m, g) => Math.max(m, g.advantage), 0);
     this.largest = most || 1;
@@ -248,6 +246,10 @@ class Browser {
 
   /** Why nothing was learned from a group; nothing where something was. */
   remark(group) {
+    if (!this.data.used[group.g]) {
+      const reason = { all_high: "all high", all_low: "all low", single: "one scored", unscored: "unscored" }[this.data.dropped[group.g]];
+      return make("span", { className: "tag" }, `not trained on${reason ? `: ${reason}` : ""}`);
+    }
     if (this.without.has("advantage") || group.advantage > 0) return "";
     const words = group.kind === "informative" ? "every advantage is 0"
       : group.kind === "unscored" ? "unscored" : group.kind === "single" ? "one scored: advantage 0"
@@ -258,7 +260,7 @@ class Browser {
   completion(i, g) {
     const { data } = this;
     const reward = data.reward[i], advantage = data.advantage[i], tokens = data.tokens[i];
-    const right = reward !== null && reward >= this.least;
+    const right = data.right[i] === 1;
     const line = (label, value, className = "") => make("div", { className: "row" },
       make("span", { className: "muted" }, label), make("span", { className }, value));
     const score = make("div", { className: "score" },
