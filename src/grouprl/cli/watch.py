@@ -42,8 +42,8 @@ def watch_command(arguments: Sequence[str]) -> int:
     if not 0 <= given.port <= 65_535:
         raise ConfigError(f"grouprl watch: --port is {given.port}, expected 0 to 65535; 0 takes a free one")
     with Watch(given.run, port=given.port, most_completions=given.completions) as watch:
-        print(f"{safe_text(str(given.run))} is at {watch.url} (Ctrl-C to end)", flush=True)
         try:
+            print(f"{safe_text(str(given.run))} is at {watch.url} (Ctrl-C to end)", flush=True)
             watch.serve()
         except KeyboardInterrupt:
             print(file=sys.stderr)
