@@ -3,7 +3,7 @@
     python benchmarks/growth.py                      all four, about an hour
     python benchmarks/growth.py --axis group         one of them
 
-Two prompts of about 47 tokens, 8 completions each of exactly 16 tokens, SmolLM2-135M; then one of the four is
+Two prompts of about 46 tokens, 8 completions each of exactly 16 tokens, SmolLM2-135M; then one of the four is
 varied. Rewards alternate, so that no group is dead. The two sides take turns as in benchmarks/step.py, which see.
 The vocabulary is varied by giving the model rows of zeros that are next to never sampled: the same arithmetic as
 for tokens that mean something. Prints a table, and writes each point to docs/measured/growth.json as it is
@@ -31,11 +31,11 @@ BASE = replace(SHAPES["quickstart"], groups=2)
 OWN_VOCABULARY = 49_152
 AXES: dict[str, dict[int, Shape]] = {
     "group": {G: replace(BASE, G=G) for G in (2, 4, 8, 16, 32, 64)},
-    "prompt": {47 + 17 * examples: replace(BASE, preamble=examples) for examples in (0, 5, 12, 27)},
+    "prompt": {tokens: replace(BASE, preamble=n) for tokens, n in ((46, 0), (133, 5), (258, 12), (517, 27))},
     "completion": {tokens: replace(BASE, new_tokens=tokens) for tokens in (8, 16, 32, 64, 128)},
     "vocabulary": dict.fromkeys((OWN_VOCABULARY, 98304, 151936, 262144), BASE),
 }
-"""What is varied → the shapes. A prompt's length is what the preamble makes it, about; the job says it exactly."""
+"""What is varied → the shapes. A prompt's length is what so many worked examples make it, within a token."""
 
 
 def main() -> None:

@@ -60,7 +60,7 @@ class SamplingConfig:
     place, in at most this many rounds a step; 0 or 1 keeps what was drawn."""
     train_group_size: CountOrOff = 0
     """PODS: train on this many of each group's completions, those of largest reward variance; 0 on all."""
-    overlong_buffer_tokens: NonNegative = 0
+    overlong_buffer_tokens: NonNegative = 0.0
     """Soft overlong punishment (DAPO): the last tokens before max_new_tokens, over which the reward falls; below 1, as
     a share of max_new_tokens; 0 for none."""
     overlong_penalty: NonNegative = 1.0
