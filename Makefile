@@ -5,6 +5,7 @@
 #   make check   format, lint, types, layers
 #   make bench   measures, against named peers
 #   make figures draws the figures of the docs
+#   make integrations  tests grouprl inside other trainers, each in an environment of its own
 #   make setup   only sets up
 
 PYTHON ?= python3
@@ -63,3 +64,9 @@ parity: setup
 	$(PYTHON) parity/run.py; recorded=$$?; $(BIN)/python parity/tables.py && exit $$recorded
 
 .PHONY: parity
+
+# grouprl inside TRL and others: what they need clashes, so each has an environment of its own.
+integrations:
+	$(PYTHON) tests/integrations/environments.py
+
+.PHONY: integrations

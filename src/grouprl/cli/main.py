@@ -7,6 +7,7 @@
     grouprl advantages  the rows of a file, with advantages
     grouprl explain     the advantages of a group, step by step
     grouprl recipes     the recipes that train --recipe takes
+    grouprl doctor      what is installed, and what works with it
 
 Exit codes: 0 done · 1 the run failed (a reward function or an estimator raised, say) · 2 something given cannot
 be used · 130 interrupted.
@@ -30,6 +31,7 @@ Group-relative policy optimisation (GRPO) for language models.
   advantages  add advantages to the rows of a JSONL, CSV or Parquet file
   explain     the advantages of a group, step by step
   recipes     the named settings that train --recipe takes
+  doctor      what is installed, what works with it, and what would not
 
 grouprl COMMAND --help explains each; grouprl --version names the version."""
 
@@ -52,8 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = _command(given[0])
         if command is None:
             return _fail(
-                f"{given[0]!r} is no command, expected train, eval, report, watch, advantages, explain or recipes; "
-                "see grouprl --help",
+                f"{given[0]!r} is no command, expected train, eval, report, watch, advantages, explain, recipes or "
+                "doctor; see grouprl --help",
                 code=2,
             )
         return command(given[1:])
@@ -103,6 +105,10 @@ def _command(name: str) -> Callable[[Sequence[str]], int] | None:
         from grouprl.cli.explain import explain_command
 
         return explain_command
+    if name == "doctor":
+        from grouprl.cli.doctor import doctor_command
+
+        return doctor_command
     return None
 
 

@@ -1,0 +1,85 @@
+"""Which versions of which framework the integrations are written against, and whether one of them is installed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+
+from grouprl.errors import MissingDependency
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """What an integration needs.
+
+    Args:
+        package: Its name for pip, and for `importlib.metadata`.
+        low: The first version that is taken, (1, 15) for 1.15.
+        below: The first version above that is not.
+        tested: The versions that the tests ran with.
+        extra: grouprl's extra that brings it.
+    """
+
+    package: str
+    low: tuple[int, ...]
+    below: tuple[int, ...]
+    tested: tuple[str, ...]
+    extra: str
+
+    @property
+    def supported(self) -> str:
+        """The range, as pip writes it."""
+        return f">={_text(self.low)},<{_text(self.below)}"
+
+    def takes(self, version: str) -> bool:
+        """Whether a version is in the range; a development version counts as the release that it leads to."""
+        return self.low <= numbers(version) < self.below
+
+
+FRAMEWORKS: Mapping[str, Framework] = {
+    "trl": Framework("trl", (1, 15), (1, 17), ("1.15.0", "1.16.0"), "trl"),
+}
+"""By the name of the module in `grouprl.integrations`."""
+
+
+def installed(package: str) -> str | None:
+    """The version of an installed package; None where it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def require(name: str) -> str:
+    """The installed version of a framework.
+
+    Raises:
+        MissingDependency: It is not installed, or of a version outside the range.
+    """
+    framework = FRAMEWORKS[name]
+    found = installed(framework.package)
+    expected = f"expected {framework.package}{framework.supported}; pip install 'grouprl[{framework.extra}]'"
+    if found is None:
+        raise MissingDependency(
+            f"grouprl.integrations.{name}: {framework.package} is not installed, {expected}"
+        )
+    if not framework.takes(found):
+        raise MissingDependency(f"grouprl.integrations.{name}: {framework.package} is {found}, {expected}")
+    return found
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """The numbers that a version begins with.
+
+    Example:
+        >>> numbers("1.16.0rc1"), numbers("2.13.0+cpu")
+        ((1, 16, 0), (2, 13, 0))
+    """
+    release = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, release[0].split("."))) if release else ()
+
+
+def _text(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
