@@ -44,7 +44,7 @@ def main(names: list[str]) -> int:
         except (subprocess.CalledProcessError, LookupError) as error:
             failed[name] = f"its environment was not made: {error}"
             continue
-        tests = HERE / about.get("tests", f"test_{name}.py")
+        tests = HERE / f"test_{name}.py"
         done = subprocess.run([python, "-m", "pytest", tests], cwd=ROOT, env=os.environ | ONE_THREAD)
         if done.returncode:
             failed[name] = f"tests failed, exit code {done.returncode}"

@@ -42,7 +42,7 @@ def test_another_version_is_refused_as_it_is_imported(tmp_path, version):
     (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: trl\nVersion: {version}\n")
     said = importing(tmp_path)
     assert said == (
-        f"MissingDependency grouprl.integrations.trl: trl is {version}, expected trl>=1.15,<1.17; "
+        f"MissingDependency grouprl.integrations.trl: trl is {version}, expected trl>=1.16,<1.17; "
         "pip install 'grouprl[trl]'"
     )
 
@@ -50,7 +50,7 @@ def test_another_version_is_refused_as_it_is_imported(tmp_path, version):
 @pytest.mark.skipif(versions.installed("trl") is not None, reason="trl is installed here")
 def test_a_missing_framework_says_what_brings_it(tmp_path):
     assert importing(tmp_path) == (
-        "MissingDependency grouprl.integrations.trl: trl is not installed, expected trl>=1.15,<1.17; "
+        "MissingDependency grouprl.integrations.trl: trl is not installed, expected trl>=1.16,<1.17; "
         "pip install 'grouprl[trl]'"
     )
     with pytest.raises(MissingDependency, match="trl is not installed"):

@@ -16,7 +16,7 @@ class Framework:
 
     Args:
         package: Its name for pip, and for `importlib.metadata`.
-        low: The first version that is taken, (1, 15) for 1.15.
+        low: The first version that is taken, (1, 16) for 1.16.
         below: The first version above that is not.
         tested: The versions that the tests ran with.
         extra: grouprl's extra that brings it.
@@ -39,7 +39,7 @@ class Framework:
 
 
 FRAMEWORKS: Mapping[str, Framework] = {
-    "trl": Framework("trl", (1, 15), (1, 17), ("1.15.0", "1.16.0"), "trl"),
+    "trl": Framework("trl", (1, 16), (1, 17), ("1.16.0",), "trl"),
 }
 """By the name of the module in `grouprl.integrations`."""
 
