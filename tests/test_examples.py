@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
@@ -154,7 +155,8 @@ def test_an_example_is_short_and_names_what_is_there(path):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("grouprl"):
             module = importlib.import_module(node.module)
             assert all(hasattr(module, alias.name) for alias in node.names)
-        if isinstance(node, ast.Attribute) and (chain := ast.unparse(node)).startswith("grouprl."):
+        if isinstance(node, ast.Attribute) and re.fullmatch(r"grouprl(\.\w+)+", chain := ast.unparse(node)):
             found = grouprl
             for name in chain.split(".")[1:]:
+                assert hasattr(found, name), chain
                 found = getattr(found, name)
