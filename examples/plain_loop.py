@@ -55,7 +55,7 @@ def train(
         rows = groups.keep.flatten().nonzero().flatten().to(ids.device)
 
         optimizer.zero_grad()
-        for part in rows.split(micro_batch):  # the rest has no gradient, so it is not run
+        for part in rows.split(micro_batch) if len(rows) else ():  # the rest has no gradient: it is not run
             loss, _ = grpo_loss(
                 logprobs_of(model, ids[part], attention[part], mask.shape[1]),
                 None,  # one update on fresh samples: every ratio is 1
@@ -109,11 +109,9 @@ def logprobs_of(model, ids: Tensor, attention: Tensor, tokens: int) -> Tensor:
 
 
 def sums(tokenizer, count: int = 512, seed: int = 0) -> list[tuple[str, str]]:
-    """Two-digit sums as chat prompts, with their answers."""
-    numbers = torch.randint(10, 90, (count, 2), generator=torch.Generator().manual_seed(seed)).tolist()
-    asked = [
-        [{"role": "user", "content": f"{a} + {b} = ? Answer with the number alone."}] for a, b in numbers
-    ]
+    """Sums of two numbers below 20 as chat prompts, with their answers."""
+    numbers = torch.randint(2, 20, (count, 2), generator=torch.Generator().manual_seed(seed)).tolist()
+    asked = [[{"role": "user", "content": f"Compute {a} + {b}. Give only the number."}] for a, b in numbers]
     prompts = [tokenizer.apply_chat_template(m, tokenize=False, add_generation_prompt=True) for m in asked]
     return list(zip(prompts, [str(a + b) for a, b in numbers], strict=True))
 

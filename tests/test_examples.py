@@ -53,10 +53,27 @@ def test_the_plain_loop_raises_the_reward(example):
     assert sum(history[-3:]) / 3 > sum(history[:3]) / 3 + 0.2, history
 
 
+def test_a_step_in_which_no_group_has_spread_changes_nothing(example):
+    made = tiny.policy(seed=1)
+    before = {name: p.detach().clone() for name, p in made.model.named_parameters()}
+    history = example("plain_loop").train(
+        made.model,
+        made.tokenizer,
+        [("1+1=", "")],
+        lambda completion, answer: 0.3,
+        steps=1,
+        prompts_per_step=1,
+        group_size=3,
+        max_new_tokens=2,
+    )
+    assert history == [pytest.approx(0.3)]
+    assert all(torch.equal(before[name], p) for name, p in made.model.named_parameters())
+
+
 def test_the_plain_loops_task_and_reward(example):
     loop = example("plain_loop")
     prompt, answer = loop.sums(tiny.tokenizer(), count=1, seed=3)[0]
-    a, b = (int(word) for word in prompt.split() if word.isdigit())
+    a, b = map(int, re.findall(r"\d+", prompt))
     assert str(a + b) == answer
     assert "assistant" in prompt
     assert loop.right(f"{a} + {b} = {answer}", answer) == 1.0
