@@ -26,7 +26,6 @@ PACKAGES = (
     "datasets",
     "peft",
     "polars",
-    "plotly",
     "trl",
     "verl",
     "skyrl",
@@ -138,9 +137,19 @@ def _extras() -> dict[str, list[str]]:
         requirement, _, marker = line.partition(";")
         named = re.search(r"extra\s*==\s*['\"]([\w-]+)['\"]", marker)
         extra = named[1] if named else "core"
-        if extra not in DEVELOPMENT:
+        if extra not in DEVELOPMENT and _applies(line, extra):
             found.setdefault(extra, []).append(requirement.strip())
     return found
+
+
+def _applies(line: str, extra: str) -> bool:
+    """Whether a requirement's marker holds here; where nothing here can tell, it is taken to."""
+    try:
+        from packaging.requirements import Requirement
+    except ImportError:
+        return True
+    marker = Requirement(line).marker
+    return marker is None or marker.evaluate({"extra": extra})
 
 
 def _extra(extra: str) -> Verdict:
