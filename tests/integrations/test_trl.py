@@ -427,8 +427,9 @@ def test_the_record_is_a_run_that_grouprl_reads(tmp_path, capsys):
     assert pl.read_parquet(again)["advantage"].to_list() == pytest.approx(
         rows["advantage"].to_list(), abs=1e-6
     )
-    assert main(["report", str(folder)]) == 0
-    assert (folder / "report.html").read_text().count("Mean reward") > 0
+    page = tmp_path / "page.html"
+    assert main(["report", str(folder), "-o", str(page)]) == 0
+    assert page.read_text().count("Mean reward") > 0
     lines = RunFolder.open(folder).metrics()
     assert [line["step"] for line in lines] == [1, 2]
     assert all(line["loss"] is not None and line["lr"] > 0 for line in lines)
