@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from grouprl import advantages
 from grouprl.objectives import policy_loss
 
 IMAGES = Path(__file__).parent / "images"
+MEASURED = Path(__file__).parent / "measured"
 BLUE, ORANGE, GREEN, PINK, GREY = (
     "#0072b2",
     "#c84e00",
@@ -568,6 +571,58 @@ def surrogates() -> str:
     )
 
 
+GROWTH_AXES = {
+    "group": "completions of a prompt, G",
+    "prompt": "tokens in a prompt",
+    "completion": "tokens in a completion",
+    "vocabulary": "vocabulary, thousands",
+}
+
+
+def growth() -> str:
+    """Measured by benchmarks/growth.py, not drawn from the code: docs/measured/growth.json."""
+    measured = json.loads((MEASURED / "growth.json").read_text(encoding="utf-8"))["axes"]
+    panels = []
+    for axis, label in GROWTH_AXES.items():
+        points = {float(value): point for value, point in measured[axis].items()}
+        scale = 1000.0 if axis == "vocabulary" else 1.0
+        for what, unit, key, below in (
+            ("Time of a step", "seconds", "seconds", -12.0),
+            ("Peak memory", "GiB", "peak_gib", 20.0),
+        ):
+            lines = []
+            for side, name, colour, dy in (("trl", "TRL", ORANGE, -10.0), ("ours", "grouprl", BLUE, below)):
+                curve = [(value / scale, point[side][key]) for value, point in sorted(points.items())]
+                middle = (curve[0][0] + curve[-1][0]) / 2
+                lines.append(Line(curve, colour, name, at=middle, shift=(0.0, dy), dots=True))
+            highest = max(y for line in lines for _, y in line.points)
+            widest = max(x for line in lines for x, _ in line.points)
+            panels.append(
+                Panel(
+                    f"{what} against the {axis}",
+                    label,
+                    unit,
+                    lines,
+                    x=(0.0, *_scale(widest)),
+                    y=(0.0, *_scale(highest)),
+                )
+            )
+    return render(
+        panels,
+        title="Seconds and memory of a step against group, prompt, completion and vocabulary, grouprl and TRL",
+        footnote="Two prompts of 46 tokens, 8 completions of 16 tokens each, but for what is varied.",
+        columns=2,
+    )
+
+
+def _scale(highest: float) -> tuple[float, float]:
+    """Where an axis from 0 ends, and how far its ticks are apart: about five of 1, 2 or 5 times a power of ten."""
+    rough = highest / 5
+    power = 10.0 ** math.floor(math.log10(rough))
+    apart = next(m * power for m in (1, 2, 5, 10) if m * power >= rough)
+    return apart * math.ceil(highest / apart - 1e-9), apart
+
+
 FIGURES: Mapping[str, Callable[[], str]] = {
     "one-group": one_group,
     "dead-groups": dead_groups,
@@ -579,6 +634,7 @@ FIGURES: Mapping[str, Callable[[], str]] = {
     "weights-several-rewards": several_rewards,
     "weights-over-time": over_time,
     "surrogates": surrogates,
+    "growth": growth,
 }
 """By the file's name."""
 
