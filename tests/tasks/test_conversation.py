@@ -71,11 +71,23 @@ def test_a_system_prompt_before_each_conversation() -> None:
     assert changed.fingerprint() != task.fingerprint()
 
 
+def test_plain_text_gets_a_system_prompt_as_its_first_paragraph() -> None:
+    """As DeepSeek-R1-Zero asks a base model, which has no chat template."""
+    reward = Reward("any", lambda completions: [0] * len(completions))
+    task = Task("t", [Prompt("a", "2 + 2 ="), Prompt("b", (USER,))], [Prompt("c", "3 + 3 =")], (reward,))
+    changed = task.with_system_prompt("Think first.")
+    assert changed.train[0].content == "Think first.\n\n2 + 2 ="
+    assert changed.train[1].content == ({"role": "system", "content": "Think first."}, USER)
+    assert changed.heldout[0].content == "Think first.\n\n3 + 3 ="
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("Hi", r"data.jsonl, line 1: prompt 'a': the prompt is plain text, .*leave system_prompt out"),
-        (({"role": "system", "content": "x"}, {"role": "user", "content": "Hi"}), "role 'system' already"),
+        (
+            ({"role": "system", "content": "x"}, {"role": "user", "content": "Hi"}),
+            r"data.jsonl, line 1: prompt 'a': .*role 'system' already.*leave system_prompt out",
+        ),
         (
             ({"role": "developer", "content": "x"}, {"role": "user", "content": "Hi"}),
             "role 'developer' already",

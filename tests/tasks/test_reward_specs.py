@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from grouprl import tasks
 from grouprl.errors import TaskError
 from grouprl.tasks import Reward, make_rewards, reward_from_spec
 
@@ -152,3 +153,39 @@ def test_three_rewards_and_one_weight_are_refused() -> None:
 def test_make_rewards_refuses_other_things(reward: Any) -> None:
     with pytest.raises(TaskError, match="expected a function, a name, 'module:function' or a"):
         make_rewards(reward)
+
+
+def test_task_stands_for_the_tasks_own_rewards() -> None:
+    own = (Reward("right", len), Reward("score", len, weight=0.0), Reward("style", len, weight=0.25))
+    made = make_rewards(["tags:think,answer", "task"], [0.5, 2.0], own=own)
+    assert [(r.name, r.weight) for r in made] == [
+        ("tags", 0.5),
+        ("right", 2.0),
+        ("score", 0.0),
+        ("style", 0.5),
+    ]
+    assert [r.weight for r in make_rewards(["task", "tags"], own=own)] == [1.0, 0.0, 0.25, 1.0]
+    assert make_rewards("task", own=own) == own
+
+
+def test_task_without_a_task_that_has_rewards_is_refused() -> None:
+    with pytest.raises(TaskError, match=r"^reward 'task': stands for the task's own rewards, .* has none; name"):
+        make_rewards(["task", "tags"])
+    with pytest.raises(TaskError, match=r"^reward 'task': stands for a task's own rewards, expected a task"):
+        reward_from_spec("task")
+    own = (Reward("right", len),)
+    with pytest.raises(TaskError, match=r"reward weights: 1 for 2 rewards \(task, tags\)"):
+        make_rewards(["task", "tags"], [1.0], own=own)
+    with pytest.raises(TaskError, match="two rewards named 'last_integer'"):
+        tasks.load("arithmetic", rewards=["task", "last_integer"])
+
+
+def test_task_beside_a_format_reward_for_every_kind_of_task(folder: Path) -> None:
+    arithmetic = tasks.load("arithmetic", rewards=["task", "tags"], reward_weights=[1.0, 0.5])
+    assert [(r.name, r.weight) for r in arithmetic.rewards] == [("last_integer", 1.0), ("tags", 0.5)]
+    (folder / "sums.jsonl").write_text('{"question": "2 + 2?", "answer": "#### 4"}\n' * 2)
+    mathematics = tasks.load("math:sums.jsonl", rewards=["task", "tags"], heldout_fraction=0)
+    assert [r.name for r in mathematics.rewards] == ["math", "tags"]
+    (folder / "plain.jsonl").write_text('{"prompt": "2 + 2?", "answer": 4}\n')
+    with pytest.raises(TaskError, match="a file of prompts has none"):
+        tasks.load("plain.jsonl", rewards=["task", "tags"], heldout_fraction=0)

@@ -7,8 +7,12 @@ import tomllib
 import pytest
 
 from grouprl.cli.main import main
-from grouprl.errors import ConfigError
+from grouprl.cli.train import _parse
+from grouprl.errors import ConfigError, TaskError
+from grouprl.tasks import score
 from grouprl.training import config_from_dict, read_config, recipes, train
+from grouprl.training.run import load_task
+from grouprl.types import Completion, Group
 
 ASKED_FOR = {
     "r1_zero",
@@ -117,3 +121,58 @@ def test_the_overlong_buffer_may_be_a_share(given, new_tokens, expected):
 def test_a_part_of_a_token_is_refused():
     with pytest.raises(ConfigError, match=r"overlong_buffer_tokens is 2.5, expected whole tokens"):
         config_from_dict({"sampling": {"overlong_buffer_tokens": 2.5}})
+
+
+THOUGHT = "<think>{thought}</think> <answer>{answer}</answer>"
+
+
+@pytest.mark.parametrize("name", ["arithmetic", "reasoning-gym:chain_sum", "math"])
+def test_r1_zero_counts_right_answers_in_tags_as_right(name, tmp_path):
+    """The task's own reward reads the answer inside the tags; the form alone does not reach success_reward."""
+    config = {"recipe": "r1_zero", "task": name}
+    if name == "math":
+        pytest.importorskip("math_verify")
+        (tmp_path / "sums.jsonl").write_text('{"question": "2 + 2?", "answer": "2+2 = 4\\n#### 4"}\n')
+        config |= {"task": f"math:{tmp_path / 'sums.jsonl'}", "heldout_fraction": 0.0}
+    elif name != "arithmetic":
+        pytest.importorskip("reasoning_gym")
+        config["task_options"] = {"size": 2, "heldout": 0, "workers": 1}
+    task = load_task(config_from_dict(config))
+    prompt = task.train[0]
+    gold = 4 if name == "math" else int(prompt.fields["answer"])
+    said = [
+        THOUGHT.format(thought=f"{gold + 1}?", answer=gold),
+        THOUGHT.format(thought=gold, answer=gold + 1),
+        f"Well. <answer>{gold}</answer>",
+        "no idea",
+    ]
+    completions = tuple(Completion((1,), (-1.0,), (True,), text, "stop") for text in said)
+    totals = score(task.rewards, [Group("g", prompt, "", (1,), completions)]).rewards
+    assert totals == [1.5, 0.5, 1.0, 0.0]
+    assert [total >= task.success_reward for total in totals] == [True, False, True, False]
+    assert prompt.content[0]["role"] == "system"
+    assert "<think>" in prompt.content[0]["content"]
+
+
+def test_r1_zero_on_plain_text_and_with_rewards_of_ones_own(tmp_path):
+    path = tmp_path / "sums.jsonl"
+    path.write_text('{"prompt": "2 + 2 =", "answer": 4}\n')
+    plain = {"recipe": "r1_zero", "task": str(path), "heldout_fraction": 0.0}
+    with pytest.raises(TaskError, match="a file of prompts has none; name a reward"):
+        load_task(config_from_dict(plain))
+    own = config_from_dict({**plain, "reward": "last_number"})
+    assert own.reward_weights == ()  # the recipe's belong to its rewards
+    task = load_task(own)
+    assert task.train[0].content.endswith("</answer>\n\n2 + 2 =")
+    assert load_task(config_from_dict({**plain, "reward": "last_number", "system_prompt": ""})).train[0].content == (
+        "2 + 2 ="
+    )
+
+
+def test_weights_of_a_recipe_belong_to_its_rewards_on_the_command_line_too():
+    """Given again they count, even where they are the same numbers."""
+    base = config_from_dict({"recipe": "r1_zero"})
+    given = ["--reward", "last_number", "tags"]
+    assert _parse(given, base).config.reward_weights == ()
+    assert _parse([*given, "--reward-weights", "1", "0.5"], base).config.reward_weights == (1.0, 0.5)
+    assert _parse(["--steps", "3"], base).config.reward_weights == (1.0, 0.5)

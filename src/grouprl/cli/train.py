@@ -123,7 +123,13 @@ def _parse(arguments: Sequence[str], default: Config) -> TrainArguments:
         of_task = {}  # those of another task
     named = dict(named_value("grouprl train: --task-option", text) for text in given.task_option)
     config = dataclasses.replace(given.config, advantage=advantage, task_options={**of_task, **named})
+    if config.reward != default.reward and not _names(arguments, "--reward-weights"):
+        config = dataclasses.replace(config, reward_weights=())  # those of other rewards
     return dataclasses.replace(given, config=config)
+
+
+def _names(arguments: Sequence[str], option: str) -> bool:
+    return any(argument.partition("=")[0].replace("_", "-") == option for argument in arguments)
 
 
 def _conclude(path: Path, display: Display) -> None:

@@ -52,24 +52,26 @@ def read_content(value: Any) -> str | tuple[Message, ...]:
     return messages
 
 
-def with_system_prompt(content: str | Sequence[Message], system_prompt: str) -> tuple[Message, ...]:
-    """A conversation with a system prompt before it.
+def with_system_prompt(
+    content: str | Sequence[Message], system_prompt: str
+) -> str | tuple[Message, ...]:
+    """A prompt's content with a system prompt before it: a message of its own, or plain text's first paragraph.
 
     Args:
         content: The content of a `Prompt`.
         system_prompt: Text that is not blank.
 
     Raises:
-        ValueError: Plain text, which has no roles; a conversation that has a system prompt.
+        ValueError: A conversation that has a system prompt.
 
     Example:
         >>> with_system_prompt(({"role": "user", "content": "Hi"},), "Be brief.")[0]
         {'role': 'system', 'content': 'Be brief.'}
+        >>> with_system_prompt("2 + 2 =", "Sums.")
+        'Sums.\\n\\n2 + 2 ='
     """
-    if isinstance(content, str):
-        raise ValueError(
-            "the prompt is plain text, which has no place for a system prompt, expected a list of messages"
-        )
+    if isinstance(content, str):  # as DeepSeek-R1-Zero's template for a base model
+        return f"{system_prompt}\n\n{content}"
     if content[0]["role"] in ("system", "developer"):
         raise ValueError(
             f"the prompt has a message of role {content[0]['role']!r} already, expected none beside a system prompt"

@@ -60,8 +60,9 @@ def load(
             (`grouprl.tasks.hub`); or "math:" and a file or data set of GSM8K's or MATH's columns
             (`grouprl.tasks.math_rows`).
         rewards: One or several: a function, a built-in name, "module:function", or a `Reward`. Required for
-            a file, but for "math:", whose own is "math"; in place of a built-in task's own where given.
-        reward_weights: One for each reward. None: each one's own.
+            a file, but for "math:", whose own is "math"; in place of a task's own where given, for which "task"
+            among them stands.
+        reward_weights: One for each reward, that of "task" by the weights of the task's own. None: each one's own.
         success_reward: A completion counts as right where its reward is at least this. None: the task's own,
             1 for a file.
         heldout_path: For a file: another file with the prompts to hold out. Their ids begin with "heldout/".
@@ -91,7 +92,7 @@ def load(
                     f"task {name_or_path!r}: {key} is for files of prompts; this task has its own split"
                 )
         task = _build(name_or_path, options)
-        chosen = make_rewards(task.rewards if none_given else rewards, reward_weights)
+        chosen = make_rewards(task.rewards if none_given else rewards, reward_weights, own=task.rewards)
         task = replace(task, rewards=chosen)
     else:
         is_math = isinstance(name_or_path, str) and name_or_path.startswith(_MATH)
@@ -106,7 +107,8 @@ def load(
             raise TaskError(
                 f"{path}: no reward for its prompts, expected at least one, such as 'last_number'"
             )
-        chosen = make_rewards("math" if none_given else rewards, reward_weights)
+        own = make_rewards("math") if is_math else ()
+        chosen = make_rewards(own if none_given else rewards, reward_weights, own=own)
         read_row = math_row if is_math else dict
         train, heldout, origins = _read(path, heldout_path, heldout_fraction, read_row)
         task = Task(file_stem(path), train, heldout, chosen, origins=origins)

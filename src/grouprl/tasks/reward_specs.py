@@ -16,42 +16,57 @@ from grouprl.user_code import is_spec, load_attribute
 MODEL_PREFIX = "model:"
 """Begins the name of a reward model, which the layers above load (`grouprl.policy.load_reward_model`)."""
 
+OWN = "task"
+"""Among rewards, stands for the task's own: `["task", "tags:think,answer"]` adds one to them."""
+
 RewardLike = str | RewardFunction | Reward
 
 
 def make_rewards(
-    rewards: RewardLike | Sequence[RewardLike], weights: Sequence[float] | None = None
+    rewards: RewardLike | Sequence[RewardLike],
+    weights: Sequence[float] | None = None,
+    *,
+    own: Sequence[Reward] = (),
 ) -> tuple[Reward, ...]:
     """Rewards from built-in names, "module:function" texts, functions and Rewards, in any mixture.
 
     Args:
-        rewards: One, or several.
-        weights: One for each. None keeps each Reward's own, and 1 for the others.
+        rewards: One, or several. "task" stands for all of `own`.
+        weights: One for each. None keeps each Reward's own, and 1 for the others. That of "task" multiplies the
+            weights of `own`.
+        own: The task's own rewards.
 
     Returns:
-        One Reward each, in order. A function's reward has the function's name.
+        One Reward each, in order, but for "task": as many as there are. A function's reward has the function's name.
 
     Raises:
-        TaskError: another number of weights than of rewards, or a reward that cannot be found or called.
+        TaskError: another number of weights than of rewards, a reward that cannot be found or called, "task" without
+            `own`.
 
     Example:
         >>> def short(completions):
         ...     return [len(text) < 20 for text in completions]
         >>> [(r.name, r.weight) for r in make_rewards(["last_integer", short], [1.0, 0.2])]
         [('last_integer', 1.0), ('short', 0.2)]
+        >>> [(r.name, r.weight) for r in make_rewards(["task", "tags"], [1.0, 0.5], own=make_rewards("math"))]
+        [('math', 1.0), ('tags', 0.5)]
     """
     several = isinstance(rewards, Iterable) and not (isinstance(rewards, str) or callable(rewards))
     given: list[Any] = list(rewards) if several else [rewards]  # type: ignore[arg-type]
-    made = [_make_reward(reward) for reward in given]
+    made = [_own(own) if reward == OWN else (_make_reward(reward),) for reward in given]
     if weights is None:
-        return tuple(made)
+        return tuple(reward for part in made for reward in part)
     weights = list(weights)
     if len(weights) != len(made):
+        names = ", ".join(OWN if given[i] == OWN else part[0].name for i, part in enumerate(made))
         raise TaskError(
-            f"reward weights: {len(weights)} for {len(made)} rewards ({', '.join(r.name for r in made)}), "
-            "expected one weight each"
+            f"reward weights: {len(weights)} for {len(made)} rewards ({names}), expected one weight each"
         )
-    return tuple(replace(reward, weight=weight) for reward, weight in zip(made, weights, strict=True))
+    return tuple(
+        replace(reward, weight=weight * reward.weight if reward_of == OWN else weight)
+        for reward_of, part, weight in zip(given, made, weights, strict=True)
+        for reward in part
+    )
 
 
 def reward_from_spec(spec: str, *, weight: float = 1.0) -> Reward:
@@ -80,6 +95,8 @@ def reward_from_spec(spec: str, *, weight: float = 1.0) -> Reward:
     if is_url(spec):
         return http_reward(spec, weight=weight)
     where = f"reward {spec!r}"
+    if spec == OWN:
+        raise TaskError(f"{where}: stands for a task's own rewards, expected a task beside it (tasks.load)")
     if spec.startswith(MODEL_PREFIX):
         raise TaskError(
             f"{where}: a reward model needs torch, expected a reward without; grouprl.train and the command line take "
@@ -101,6 +118,15 @@ def reward_from_spec(spec: str, *, weight: float = 1.0) -> Reward:
             "__call__, or a tasks.Reward"
         )
     return Reward(attribute.rpartition(".")[2], found, weight)
+
+
+def _own(rewards: Sequence[Reward]) -> tuple[Reward, ...]:
+    if not rewards:
+        raise TaskError(
+            f"reward {OWN!r}: stands for the task's own rewards, and a file of prompts has none; name a reward, such as "
+            "'last_number'"
+        )
+    return tuple(rewards)
 
 
 def _make_reward(reward: RewardLike) -> Reward:

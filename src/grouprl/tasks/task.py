@@ -115,10 +115,12 @@ class Task:
         return tuple(self.train[0].fields)
 
     def with_system_prompt(self, system_prompt: str) -> Task:
-        """The task with a system prompt before each of its conversations, held-out ones included.
+        """The task with a system prompt before each of its prompts, held-out ones included.
+
+        Before a conversation it is a message, before plain text a paragraph.
 
         Raises:
-            TaskError: A blank text; a prompt that is plain text, or has a system prompt.
+            TaskError: A blank text; a prompt that has a system prompt.
 
         Example:
             >>> task = Task("a", [Prompt("p", ({"role": "user", "content": "Hi"},))], [], (Reward("r", len),))
@@ -134,7 +136,7 @@ class Task:
             except ValueError as error:
                 where = self.origins.get(prompt.prompt_id, f"task {self.name!r}")
                 raise TaskError(
-                    f"{where}: prompt {prompt.prompt_id!r}: {error}; leave system_prompt out"
+                    f"{where}: prompt {prompt.prompt_id!r}: {error}; leave system_prompt out ('' leaves out a recipe's)"
                 ) from None
 
         train, heldout = ([prefixed(prompt) for prompt in part] for part in (self.train, self.heldout))

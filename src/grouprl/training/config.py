@@ -226,9 +226,10 @@ class Config:
     """The task's own options, such as {size = 500}; on the command line --task-option."""
     reward: tuple[str, ...] = ()
     """Rewards: built-in names (last_number, math, tags:think,answer, …), file.py:function or module:function, a
-    server's http://… or a reward model, model:FOLDER. The task's own where none is given."""
+    server's http://… or a reward model, model:FOLDER. The task's own where none is given; 'task' among others stands
+    for them."""
     reward_weights: tuple[float, ...] = ()
-    """One weight a reward; all 1 where none is given."""
+    """One weight a reward (that of 'task' by the task's own); all 1 where none is given."""
     on_reward_error: Literal["raise", "abstain"] = "raise"
     """A reward function that raises stops the run, or leaves the completion unscored."""
     success_reward: Annotated[float, Gt(-math.inf), Lt(math.inf)] | None = None
@@ -238,7 +239,7 @@ class Config:
     heldout_fraction: Annotated[float, Ge(0), Lt(1)] | None = None
     """Share of the prompts to hold out, for a task that is a file without heldout_path (0.1 unless told)."""
     system_prompt: str | None = None
-    """Put before each conversation of the task; refused where its prompts are plain text."""
+    """Put before each prompt of the task: as a message, or as the first paragraph of plain text; '' for none."""
     steps: Count = 16
     """Training steps."""
     seed: CountOrOff = 0

@@ -310,7 +310,7 @@ def load_task(
             f"task {task.name!r}: given from Python with task_options {', '.join(config.task_options)}; leave them out"
         )
     if reward is not None or config.reward or config.reward_weights:
-        chosen = make_rewards(rewards or task.rewards, config.reward_weights or None)
+        chosen = make_rewards(rewards or task.rewards, config.reward_weights or None, own=task.rewards)
         task = dataclasses.replace(task, rewards=chosen)
     if config.success_reward is not None:
         task = dataclasses.replace(task, success_reward=config.success_reward)

@@ -60,7 +60,8 @@ def read(name: str) -> dict[str, Any]:
 def over(recipe: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
     """A table's settings over a recipe's, table by table.
 
-    An estimator's options belong to it: those of the recipe are dropped where the table names another estimator.
+    What belongs to a choice goes with it: the recipe's options of an estimator where the table names another, its
+    weights where the table names rewards.
 
     >>> over({"steps": 1, "rollout": {"top_k": 3, "top_p": 0.5}}, {"rollout": {"top_k": 9}})
     {'steps': 1, 'rollout': {'top_k': 9, 'top_p': 0.5}}
@@ -74,4 +75,6 @@ def over(recipe: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
         "estimator"
     ):
         merged["advantage"] = dict(ours)
+    if table.get("reward") and "reward_weights" not in table:
+        merged.pop("reward_weights", None)
     return merged
