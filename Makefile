@@ -4,7 +4,8 @@
 #   make test    sets up, and passes the tests
 #   make check   format, lint, types, layers
 #   make bench   measures, against named peers
-#   make figures draws the figures of the docs
+#   make results makes the runs of docs/results.md, hours in all; it goes on where it was stopped
+#   make figures draws the figures of the docs, and writes the tables of docs/results.md
 #   make integrations  tests grouprl inside other trainers, each in an environment of its own
 #   make setup   only sets up
 
@@ -16,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Threads that sleep while they wait: on a machine with other work a step takes twice as long, not twenty times.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: setup demo test test-slow test-gpu check format bench figures clean
+.PHONY: setup demo test test-slow test-gpu check format bench results figures clean
 
 setup: $(VENV)/installed
 
@@ -53,8 +54,14 @@ bench: setup
 	$(BIN)/python benchmarks/quickstart.py
 	$(BIN)/python benchmarks/math_checks.py
 
+results: setup
+	$(BIN)/python benchmarks/results.py
+	$(BIN)/python docs/figures.py
+	$(BIN)/python docs/results_page.py
+
 figures: setup
 	$(BIN)/python docs/figures.py
+	$(BIN)/python docs/results_page.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import results_figures
 import torch
-from svg import Line, Panel, render
+from svg import Line, Panel, render, scale_from_zero
 from torch import Tensor
 from weights import (
     PASS_RATES,
@@ -603,8 +603,8 @@ def growth() -> str:
                     label,
                     unit,
                     lines,
-                    x=(0.0, *_scale(widest)),
-                    y=(0.0, *_scale(highest)),
+                    x=(0.0, *scale_from_zero(widest)),
+                    y=(0.0, *scale_from_zero(highest)),
                 )
             )
     return render(
@@ -615,15 +615,7 @@ def growth() -> str:
     )
 
 
-def _scale(highest: float) -> tuple[float, float]:
-    """Where an axis from 0 ends, and how far its ticks are apart: about five of 1, 2 or 5 times a power of ten."""
-    rough = highest / 5
-    power = 10.0 ** math.floor(math.log10(rough))
-    apart = next(m * power for m in (1, 2, 5, 10) if m * power >= rough)
-    return apart * math.ceil(highest / apart - 1e-9), apart
-
-
-FIGURES: Mapping[str, Callable[[], str]] = {
+DRAWN: Mapping[str, Callable[[], str]] = {
     "one-group": one_group,
     "dead-groups": dead_groups,
     "weights-standardised": standardised,
@@ -637,6 +629,9 @@ FIGURES: Mapping[str, Callable[[], str]] = {
     "growth": growth,
 }
 """By the file's name."""
+
+FIGURES: Mapping[str, Callable[[], str]] = {**DRAWN, **results_figures.measured()}
+"""With those of measured runs, as far as these have been made."""
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -80,6 +81,17 @@ def render(panels: Sequence[Panel], *, title: str, footnote: str = "", columns: 
             "</svg>\n",
         ]
     )
+
+
+def scale_from_zero(highest: float) -> tuple[float, float]:
+    """Where an axis from 0 ends, and how far its ticks are apart: about five of 1, 2 or 5 times a power of ten.
+
+    >>> scale_from_zero(0.83), scale_from_zero(64)
+    ((1.0, 0.2), (80.0, 20.0))
+    """
+    power = 10.0 ** math.floor(math.log10(highest / 5))
+    apart = next(m * power for m in (1, 2, 5, 10) if m * power >= highest / 5 - 1e-12)
+    return apart * math.ceil(highest / apart - 1e-9), apart
 
 
 def _panel(panel: Panel, left: float, top: float, number: int) -> list[str]:

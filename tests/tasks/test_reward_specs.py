@@ -169,7 +169,9 @@ def test_task_stands_for_the_tasks_own_rewards() -> None:
 
 
 def test_task_without_a_task_that_has_rewards_is_refused() -> None:
-    with pytest.raises(TaskError, match=r"^reward 'task': stands for the task's own rewards, .* has none; name"):
+    with pytest.raises(
+        TaskError, match=r"^reward 'task': stands for the task's own rewards, .* has none; name"
+    ):
         make_rewards(["task", "tags"])
     with pytest.raises(TaskError, match=r"^reward 'task': stands for a task's own rewards, expected a task"):
         reward_from_spec("task")

@@ -164,9 +164,9 @@ def test_r1_zero_on_plain_text_and_with_rewards_of_ones_own(tmp_path):
     assert own.reward_weights == ()  # the recipe's belong to its rewards
     task = load_task(own)
     assert task.train[0].content.endswith("</answer>\n\n2 + 2 =")
-    assert load_task(config_from_dict({**plain, "reward": "last_number", "system_prompt": ""})).train[0].content == (
-        "2 + 2 ="
-    )
+    assert load_task(config_from_dict({**plain, "reward": "last_number", "system_prompt": ""})).train[
+        0
+    ].content == ("2 + 2 =")
 
 
 def test_weights_of_a_recipe_belong_to_its_rewards_on_the_command_line_too():

@@ -52,9 +52,7 @@ def read_content(value: Any) -> str | tuple[Message, ...]:
     return messages
 
 
-def with_system_prompt(
-    content: str | Sequence[Message], system_prompt: str
-) -> str | tuple[Message, ...]:
+def with_system_prompt(content: str | Sequence[Message], system_prompt: str) -> str | tuple[Message, ...]:
     """A prompt's content with a system prompt before it: a message of its own, or plain text's first paragraph.
 
     Args:

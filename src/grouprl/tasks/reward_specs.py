@@ -123,8 +123,8 @@ def reward_from_spec(spec: str, *, weight: float = 1.0) -> Reward:
 def _own(rewards: Sequence[Reward]) -> tuple[Reward, ...]:
     if not rewards:
         raise TaskError(
-            f"reward {OWN!r}: stands for the task's own rewards, and a file of prompts has none; name a reward, such as "
-            "'last_number'"
+            f"reward {OWN!r}: stands for the task's own rewards, and a file of prompts has none; name a reward, "
+            "such as 'last_number'"
         )
     return tuple(rewards)
 

@@ -1,0 +1,222 @@
+"""The tables of docs/results.md, written between its markers from docs/measured/results.json: `make figures`.
+
+A marker is `<!-- measured: NAME -->`, and what follows it, up to `<!-- end -->`, is written by the function NAME.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from results_data import DOCS, load, of_table
+from results_figures import measured
+
+PAGE = DOCS / "results.md"
+MARKER = re.compile(r"(<!-- measured: (?P<name>\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+NOTHING = "*Not measured yet.*"
+
+
+def written(text: str, found: Mapping[str, Any]) -> str:
+    """The page with what was measured between its markers.
+
+    Raises:
+        KeyError: A marker of a name that is none of `PARTS`.
+    """
+    return MARKER.sub(lambda match: f"{match[1]}{PARTS[match['name']](found)}\n{match[3]}", text)
+
+
+def state(found: Mapping[str, Any]) -> str:
+    """What has been run, where, and with which command."""
+    runs = found["runs"].values()
+    if not runs:
+        return f"**Nothing has been measured yet.** `{found['command']}` makes the runs, and fills this page."
+    seeds = [seed for run in runs for seed in run["seeds"].values()]
+    planned = sum(run["seeds_planned"] for run in runs)
+    minutes = sum(seed["minutes"] for seed in seeds)
+    machines = "; ".join(sorted({seed["machine"] for seed in seeds}))
+    models = ", ".join(sorted({seed["model"] for seed in seeds}))
+    return (
+        f"{len(seeds)} runs of {len(runs)} configurations ({planned} are planned of these), {minutes:.0f} minutes of "
+        f"training and evaluation in all. Command: `{found['command']}`. Model: `{models}`. Machine: {machines}."
+    )
+
+
+def ppo(found: Mapping[str, Any]) -> str:
+    columns: dict[str, Callable[[Any], str]] = {
+        "held out, before": lambda s: _share(s["right_before"]),
+        "held out, after": lambda s: _share(s["right_after"]),
+        "95 % of the mean": lambda s: _interval(s["right_after"]),
+        "s a step": lambda s: _number(s["step_seconds"], 1),
+        "peak memory, GiB": lambda s: _number(s["peak_gib"], 2),
+    }
+    return _table(found, "ppo", "", columns)
+
+
+def estimators(found: Mapping[str, Any]) -> str:
+    columns: dict[str, Callable[[Any], str]] = {
+        "right, before": lambda s: _share(s["right_before"]),
+        "right, after": lambda s: _share(s["right_after"]),
+        "95 % of the mean": lambda s: _interval(s["right_after"]),
+        "strict, before": lambda s: _share(s["strict_before"]),
+        "strict, after": lambda s: _share(s["strict_after"]),
+        "form, before": lambda s: _share(s["form_before"]),
+        "form, after": lambda s: _share(s["form_after"]),
+        "s a step": lambda s: _number(s["step_seconds"], 1),
+    }
+    return _table(found, "estimators", "", columns)
+
+
+def ablation(found: Mapping[str, Any]) -> str:
+    runs = of_table(found, "ablation")
+    if not runs:
+        return NOTHING
+    cost = found["ablation"]
+    completions, seconds = cost["completions"], cost["seconds"]
+    rows = [
+        [
+            run["title"],
+            str(len(run["seeds"])),
+            _share(completions["right"][name]),
+            _share(seconds["right"][name]),
+            _share(run["over_seeds"]["right_before"]),
+            _share(run["over_seeds"]["right_after"]),
+            _share(run["over_seeds"]["dead_share"]),
+            _number(run["over_seeds"]["step_seconds"], 1),
+        ]
+        for name, run in runs.items()
+    ]
+    head = [
+        "",
+        "seeds",
+        f"at {completions['budget']:,} completions",
+        f"at {seconds['budget']:.0f} s",
+        "before",
+        "at its own end",
+        "groups without spread",
+        "s a step",
+    ]
+    return _rows(head, rows) + _figure(found, "ablation", "Held-out accuracy of DAPO's parts")
+
+
+def harder(found: Mapping[str, Any]) -> str:
+    if not found["harder"]:
+        return NOTHING
+    rows, failing = [], []
+    for name, seeds in found["harder"].items():
+        for seed, run in seeds.items():
+            before, after = run["before"], run["after"]
+            rows.append(
+                [
+                    f"{found['runs'][name]['title']}, seed {seed}",
+                    _with_interval(before),
+                    _with_interval(after),
+                    f"{run['minutes']:.0f}",
+                    "all" if all(run["holds"].values()) else "not all",
+                ]
+            )
+            failing += [f"seed {seed}: not {what}" for what, holds in run["holds"].items() if not holds]
+    head = ["", "before", "after", "minutes", "conditions that hold"]
+    said = f"\n\nWhat does not hold: {'; '.join(failing)}." if failing else ""
+    return _rows(head, rows) + said + _figure(found, "harder", "Held-out accuracy on two-digit subtraction")
+
+
+def recipes(found: Mapping[str, Any]) -> str:
+    runs = of_table(found, "recipes")
+    if not runs:
+        return NOTHING
+    rows = []
+    for name, run in runs.items():
+        first = next(iter(run["seeds"].values()))  # one run a recipe
+        before, after = first["evaluations"][0], first["evaluations"][-1]
+        title = "ppo" if name == "add-ppo" else run["title"]
+        rows.append(
+            [
+                f"`{title}`",
+                str(first["steps"]),
+                _with_interval(before),
+                _with_interval(after),
+                f"{first['reward_first']:.2f} → {first['reward_last']:.2f}",
+                "yes" if _apart(before, after) else "not shown",
+            ]
+        )
+    return _rows(["", "steps", "before", "after", "training reward", "learnt"], rows)
+
+
+PARTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "state": state,
+    "ppo": ppo,
+    "ablation": ablation,
+    "estimators": estimators,
+    "harder": harder,
+    "recipes": recipes,
+}
+
+CAPTIONS = {
+    "ppo": "Right answers while training, GRPO and PPO with a critic",
+    "estimators": "Right answers while training, by estimator",
+}
+
+
+def _table(
+    found: Mapping[str, Any], table: str, first: str, columns: Mapping[str, Callable[[Any], str]]
+) -> str:
+    runs = of_table(found, table)
+    if not runs:
+        return NOTHING
+    rows = [
+        [run["title"], str(len(run["seeds"])), *(cell(run["over_seeds"]) for cell in columns.values())]
+        for run in runs.values()
+    ]
+    return _rows([first, "seeds", *columns], rows) + _figure(found, table, CAPTIONS[table])
+
+
+def _rows(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def _figure(found: Mapping[str, Any], table: str, caption: str) -> str:
+    return f"\n\n![{caption}](images/results-{table}.svg)" if f"results-{table}" in measured(found) else ""
+
+
+def _share(value: Mapping[str, Any]) -> str:
+    """Mean, and the range over seeds, as percentages."""
+    spread = f" ({_percent(value['least'])} to {_percent(value['greatest'])})" if value["n"] > 1 else ""
+    return f"{_percent(value['mean'])} %{spread}"
+
+
+def _number(value: Mapping[str, Any], digits: int) -> str:
+    spread = f" ({value['least']:.{digits}f} to {value['greatest']:.{digits}f})" if value["n"] > 1 else ""
+    return f"{value['mean']:.{digits}f}{spread}"
+
+
+def _interval(value: Mapping[str, Any]) -> str:
+    """Of the mean over seeds. What would go beyond 0 and 1 ends there."""
+    if value["low"] is None:
+        return "–"
+    return f"{_percent(max(0.0, value['low']))} to {_percent(min(1.0, value['high']))} %"
+
+
+def _with_interval(evaluation: Mapping[str, Any]) -> str:
+    said = f"{_percent(evaluation['right'])} %"
+    if evaluation["low"] is None:
+        return said
+    return f"{said} ({_percent(evaluation['low'])} to {_percent(evaluation['high'])})"
+
+
+def _apart(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    return None not in (before["high"], after["low"]) and after["low"] > before["high"]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}".replace("-", "−")
+
+
+def main() -> None:
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), load()), encoding="utf-8")
+    print(PAGE)
+
+
+if __name__ == "__main__":
+    main()
