@@ -182,6 +182,14 @@ def test_task_without_a_task_that_has_rewards_is_refused() -> None:
         tasks.load("arithmetic", rewards=["task", "last_integer"])
 
 
+@pytest.mark.parametrize(
+    ("written", "near"), [("tag", "tags"), ("tsak", "task"), ("lenght_linear", "length_linear")]
+)
+def test_a_name_that_is_none_is_refused_with_the_nearest(written: str, near: str) -> None:
+    with pytest.raises(TaskError, match=f"not a built-in reward, expected .*; did you mean '{near}'\\?$"):
+        reward_from_spec(written)
+
+
 def test_task_beside_a_format_reward_for_every_kind_of_task(folder: Path) -> None:
     arithmetic = tasks.load("arithmetic", rewards=["task", "tags"], reward_weights=[1.0, 0.5])
     assert [(r.name, r.weight) for r in arithmetic.rewards] == [("last_integer", 1.0), ("tags", 0.5)]

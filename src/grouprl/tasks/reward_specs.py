@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -103,10 +104,12 @@ def reward_from_spec(spec: str, *, weight: float = 1.0) -> Reward:
             "it, and grouprl.policy.load_reward_model makes a function of it"
         )
     if not is_spec(spec):
-        near = difflib.get_close_matches(spec, [form.partition(":")[0] for form in signatures()], n=1)
+        names = [re.split(r"[:\[]", form)[0] for form in signatures()]
+        near = difflib.get_close_matches(spec.partition(":")[0], [*names, OWN], n=1)
+        meant = f"; did you mean {near[0]!r}?" if near else ""
         raise TaskError(
             f"{where}: not a built-in reward, expected {', '.join(signatures())}, 'module:function', "
-            f"'file.py:function'{f'; did you mean {near[0]!r}?' if near else ''}"
+            f"'file.py:function', 'http://…', '{MODEL_PREFIX}FOLDER', or '{OWN}' for the task's own{meant}"
         )
     attribute = spec.rpartition(":")[2]
     found = load_attribute(spec, where=where)
