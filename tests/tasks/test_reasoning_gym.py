@@ -9,9 +9,9 @@ import pytest
 
 from grouprl import tasks
 from grouprl.errors import RewardError, TaskError
-from grouprl.tasks.isolated import Failure, Worker, WorkerPool
 from grouprl.tasks.reasoning_gym_rewards import Answers, FamilyItem, tagged_answer
-from grouprl.tasks.reasoning_gym_task import SCRIPT
+from grouprl.tasks.reasoning_gym_task import open_pool
+from grouprl.tasks.worker_pool import Failure, WorkerPool
 from grouprl.types import Completion, Group
 
 pytest.importorskip("reasoning_gym")
@@ -22,7 +22,7 @@ NO_GOLD = {"boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_
 
 @pytest.fixture(scope="module")
 def pool():
-    made = WorkerPool(SCRIPT, timeout_s=60, size=1)
+    made = open_pool(time_limit_s=60, processes=1)
     yield made
     made.close()
 
@@ -241,24 +241,6 @@ def test_an_endless_answer_is_wrong_and_holds_up_nobody():
     assert parts["answered"] == [1, 1]
 
 
-def test_a_worker_whose_asker_has_gone_ends_itself():
-    worker = Worker(SCRIPT, limit_s=1.0)
-    (made,) = worker.ask(
-        {
-            "ask": "items",
-            "family": "countdown",
-            "options": "{}",
-            "seed": 0,
-            "size": 1,
-            "first": 0,
-            "count": 1,
-        },
-        timeout_s=60,
-    )
-    request = {"ask": "score", "family": "countdown", "options": "{}", "entry": made["entry"]}
-    assert worker.ask({**request, "answer": "9**9**9**9"}, timeout_s=120).kind == "died"
-
-
 def test_a_scorer_that_raises_is_a_wrong_answer():
     """prime_factorization reads integers without looking."""
     task = tasks.load("reasoning-gym:prime_factorization", size=1, heldout=0, workers=1)
@@ -274,7 +256,8 @@ def test_no_worker_is_no_score(tmp_path):
     path = tmp_path / "broken.py"
     path.write_text("raise SystemExit(3)")
     item = FamilyItem("i", "f", "q", "a", {"ask": "score"})
-    answers = Answers(WorkerPool(path, timeout_s=1, size=1), {"i": item}, whole=True)
+    broken = WorkerPool(path, time_limit_s=1, memory_limit_bytes=1 << 30, processes=1)
+    answers = Answers(broken, {"i": item}, whole=True)
     with pytest.raises(RewardError, match=r"no worker comes up \(the process ended \(exit status 3\)\)"):
         answers.right(["x"], ["i"])
     with pytest.raises(RewardError, match="no item 'j', expected the task's own prompts"):
@@ -419,7 +402,7 @@ NAMED_SOLUTION = {
 @pytest.mark.slow
 def test_every_family_gives_problems_whose_answers_are_right():
     """One held out and two to train on of each of the 106, in one mixture: its workers start once."""
-    pool = WorkerPool(SCRIPT, timeout_s=60, size=1)
+    pool = open_pool(time_limit_s=60, processes=1)
     names = pool.ask({"ask": "families"})
     pool.close()
     assert len(names) == 106

@@ -1,7 +1,9 @@
 """Processes with limits: what hangs, dies, or is left behind."""
 
+import gc
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,32 +13,45 @@ from pathlib import Path
 
 import pytest
 
-from grouprl.errors import MissingDependency, RewardError
-from grouprl.tasks import math_worker
-from grouprl.tasks.worker_pool import Answer, WorkerPool
+from grouprl.tasks import math_worker, reasoning_gym_task, worker_process
+from grouprl.tasks.worker_pool import Failure, WorkerPool, WorkerStartError
 
 SCRIPT = """
-import json, os, sys, time
-settings = json.loads(sys.stdin.readline())
-print(json.dumps(["ready"]), flush=True)
-for line in sys.stdin:
-    kind, value = json.loads(line)
-    if kind == "sleep":
-        time.sleep(value)
-    if kind == "die":
-        os._exit(value)
-    if kind == "garbage":
-        print("no JSON", flush=True)
-        continue
-    if kind == "flood":
-        print("x" * value, flush=True)
-        continue
-    if kind == "pid":
-        value = os.getpid()
-    if kind == "environment":
-        value = os.environ.get(value)
-    print(json.dumps(value), flush=True)
+import os, time
+
+def load():
+    def answer(request):
+        kind, value = request
+        if kind == "sleep":
+            time.sleep(value)
+        if kind == "die":
+            os._exit(value)
+        if kind == "raise":
+            raise ValueError("no\\nway")
+        if kind == "exit":
+            raise SystemExit(3)
+        if kind == "print":
+            print("noise")
+        if kind == "write":  # on whatever is open beside the three standard ones
+            for descriptor in range(3, 10):
+                try:
+                    os.write(descriptor, b"no JSON\\n")
+                except OSError:
+                    pass
+        if kind == "long":
+            return "x" * value
+        if kind == "no JSON":
+            return {1, 2}
+        if kind == "pid":
+            return os.getpid()
+        if kind == "environment":
+            return os.environ.get(value)
+        if kind == "set":
+            return str(set(value))
+        return value
+    return answer
 """
+LIMITS = {"time_limit_s": 10.0, "memory_limit_bytes": 1 << 30}
 
 
 @pytest.fixture
@@ -44,18 +59,10 @@ def make(tmp_path):
     """Pools of a script, closed at the end."""
     pools = []
 
-    def make(source=SCRIPT, *, processes=1, time_limit_s=10.0):
+    def make(source=SCRIPT, *, processes=1, **limits):
         script = tmp_path / f"script{len(pools)}.py"
         script.write_text(textwrap.dedent(source))
-        pools.append(
-            WorkerPool(
-                script,
-                extra="some",
-                processes=processes,
-                time_limit_s=time_limit_s,
-                memory_limit_bytes=1 << 30,
-            )
-        )
+        pools.append(WorkerPool(script, processes=processes, **{**LIMITS, **limits}))
         return pools[-1]
 
     yield make
@@ -75,54 +82,110 @@ def alive(pid):
 def test_answers_come_in_the_order_of_the_requests(make, processes):
     pool = make(processes=processes)
     requests = [["sleep", 0.2 if n == 0 else 0] for n in range(5)] + [["echo", n] for n in range(20)]
-    assert pool.run(requests) == [Answer("done", value) for _, value in requests]
-    assert pool.run([]) == []
+    assert pool.ask_all(requests) == [value for _, value in requests]
+    assert pool.ask_all([]) == []
+    assert pool.ask(["echo", {"a": [1, None, "\ud800"]}]) == {"a": [1, None, "\ud800"]}
 
 
 def test_a_process_is_started_at_the_first_request_and_kept(make):
     pool = make()
     assert not pool._workers
-    (first,), (second,) = pool.run([["pid", 0]]), pool.run([["pid", 0]])
-    assert first == second
+    first = pool.ask(["pid", 0])
+    assert pool.ask(["pid", 0]) == first
     pool.close()
-    assert not alive(first.value)
-    (third,) = pool.run([["pid", 0]])
-    assert third != first
+    assert not alive(first)
+    assert pool.ask(["pid", 0]) != first
+
+
+def test_a_pool_that_nobody_has_any_more_leaves_no_process(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    pool = WorkerPool(script, processes=1, **LIMITS)
+    pid = pool.ask(["pid", 0])
+    del pool
+    gc.collect()
+    assert not alive(pid)
+
+
+def test_another_is_started_only_where_there_is_so_much_to_do(make):
+    pool = make(processes=3)
+    assert len(set(pool.ask_all([["pid", 0]] * 4, requests_a_process=4))) == 1
+    assert len(pool._workers) == 1
+    pool.ask_all([["pid", 0]] * 5, requests_a_process=4)
+    assert len(pool._workers) == 2
 
 
 def test_what_runs_over_its_time_is_ended_and_replaced(make):
-    pool = make(time_limit_s=0.5)
-    (pid,) = pool.run([["pid", 0]])
+    pool = make()
+    pid = pool.ask(["pid", 0])
     start = time.monotonic()
-    answers = pool.run([["sleep", 1000], ["pid", 0], ["echo", 1]])
-    assert [a.status for a in answers] == ["timed_out", "done", "done"]
-    assert answers[1].value != pid.value
-    assert not alive(pid.value)
+    hung, other, echo = pool.ask_all([["sleep", 1000], ["pid", 0], ["echo", 1]], time_limit_s=0.5)
+    assert hung == Failure("timed_out", "no answer within the time limit")
+    assert isinstance(other, int)
+    assert other != pid
+    assert echo == 1
+    assert not alive(pid)
     assert time.monotonic() - start < 60  # not the 1000 seconds
+    assert pool.ask(["sleep", 0.7]) == 0.7  # the limit was of those requests alone
 
 
-@pytest.mark.parametrize("deadly", [["die", 1], ["garbage", 0], ["flood", 3 << 20]])
-def test_what_brings_its_process_down_is_told_from_its_neighbours(make, deadly):
+@pytest.mark.parametrize(
+    ("deadly", "reason"),
+    [
+        (["die", 7], r"the process ended \(exit status 7\)"),
+        (["write", 0], "its reply is not JSON"),
+        (["long", 3 << 20], "its reply is longer than 1,048,576 bytes"),
+    ],
+)
+def test_what_brings_its_process_down_is_told_from_its_neighbours(make, deadly, reason):
     pool = make(processes=2)
-    answers = pool.run([["echo", 1], deadly, ["echo", 2], deadly, ["echo", 3]])
-    assert [a.status for a in answers] == ["done", "crashed", "done", "crashed", "done"]
-    assert [a.value for a in answers[::2]] == [1, 2, 3]
+    answers = pool.ask_all([["echo", 1], deadly, ["echo", 2], deadly, ["echo", 3]])
+    assert answers[::2] == [1, 2, 3]
+    for answer in answers[1::2]:
+        assert answer.kind == "crashed"
+        assert re.fullmatch(reason, answer.reason)
 
 
-def test_a_script_that_lacks_a_package_says_which_extra_brings_it(make):
-    pool = make('import json; print(json.dumps(["failed", "No module named sums"]))')
-    with pytest.raises(MissingDependency, match=r"No module named sums; pip install 'grouprl\[some\]'"):
-        pool.run([["echo", 1]])
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [
+        (["raise", 0], "ValueError: no way"),
+        (["exit", 0], "SystemExit: 3"),
+        (["no JSON", 0], "TypeError: Object of type set is not JSON serializable"),
+    ],
+)
+def test_an_error_is_an_answer_and_keeps_the_process(make, request_, reason):
+    before, raised, after = make().ask_all([["pid", 0], request_, ["pid", 0]])
+    assert raised == Failure("raised", reason)
+    assert before == after
 
 
-def test_a_script_that_ends_at_once_is_not_started_for_ever(make):
-    with pytest.raises(RewardError, match=r"ended three times before it was ready"):
-        make("raise SystemExit").run([["echo", 1]])
+def test_what_is_printed_is_no_answer(make):
+    assert make().ask_all([["print", 1], ["echo", 2]]) == [1, 2]
+
+
+def test_a_long_reply_where_it_is_allowed(make):
+    assert make(max_reply_bytes=4 << 20).ask(["long", 3 << 20]) == "x" * (3 << 20)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("import no_such_module_here", "^ModuleNotFoundError: No module named 'no_such_module_here'$"),
+        ("import os; os._exit(5)", r"^the process ended \(exit status 5\)$"),
+        ("x = 1", "^AttributeError: .* has no attribute 'load'$"),
+    ],
+)
+def test_a_script_that_does_not_start_is_said_and_not_started_for_ever(make, source, message):
+    pool = make(source)
+    with pytest.raises(WorkerStartError, match=message):
+        pool.ask(["echo", 1])
+    assert not pool._workers
 
 
 def test_an_interrupt_leaves_no_reply_for_the_next_run(make):
     pool = make()
-    pool.run([["echo", 0]])
+    pool.ask(["echo", 0])
 
     def interrupt(signum, frame):
         raise KeyboardInterrupt
@@ -131,50 +194,44 @@ def test_an_interrupt_leaves_no_reply_for_the_next_run(make):
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.2)
         with pytest.raises(KeyboardInterrupt):
-            pool.run([["sleep", 30]])
+            pool.ask(["sleep", 30])
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert pool.run([["echo", "fresh"]]) == [Answer("done", "fresh")]
+    assert pool.ask(["echo", "fresh"]) == "fresh"
 
 
-def test_keys_and_tokens_stay_here(make, monkeypatch):
+def test_keys_and_tokens_stay_here_and_sets_have_one_order(make, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "secret")
-    assert make().run([["environment", "HF_TOKEN"], ["environment", "PYTHONHASHSEED"]]) == [
-        Answer("done", None),
-        Answer("done", "0"),
-    ]
+    pool, letters = make(), ["a", "b", "c", "d"]
+    token, hashing, order = pool.ask_all(
+        [["environment", "HF_TOKEN"], ["environment", "PYTHONHASHSEED"], ["set", letters]]
+    )
+    assert (token, hashing) == (None, "0")
+    pool.close()
+    assert pool.ask(["set", letters]) == order
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS holds on Linux")
-def test_the_memory_limit_of_the_math_worker(make, tmp_path):
-    """Its own limits on a script that allocates: within them it goes on, beyond them it ends, and another starts."""
+def test_the_limits_of_a_process(make, tmp_path):
+    """Within them it goes on, beyond them it ends, and another starts; it writes no file."""
     source = f"""
-    import json, os, sys
-    sys.path.insert(0, {str(Path(math_worker.__file__).parent)!r})
-    import math_worker
-    settings = json.loads(sys.stdin.readline())
-    math_worker._limit(settings["memory_limit_bytes"])
-    print(json.dumps(["ready"]), flush=True)
-    for line in sys.stdin:
-        what, size = json.loads(line)
-        try:
+    import os
+
+    def load():
+        def answer(request):
+            what, size = request
             if what == "memory":
-                size = len(bytearray(size))
-            else:
-                with open({str(tmp_path / "written")!r}, "wb") as file:
-                    size = file.write(bytes(size))
-        except MemoryError:
-            os._exit(1)
-        except OSError as error:
-            size = str(error)
-        print(json.dumps(size), flush=True)
+                return len(bytearray(size))
+            with open({str(tmp_path / "written")!r}, "wb") as file:
+                return file.write(bytes(size))
+        return answer
     """
-    pool = make(source)
     asked = [["memory", 1 << 20], ["memory", 1 << 30], ["memory", 1 << 20], ["file", 10]]
-    small, large, again, file = pool.run(asked)
-    assert (small, large.status, again) == (Answer("done", 1 << 20), "crashed", Answer("done", 1 << 20))
-    assert "too large" in file.value
+    small, large, again, file = make(source).ask_all(asked)
+    assert (small, large.kind, again) == (1 << 20, "crashed", 1 << 20)
+    assert file.kind == "raised"
+    assert "too large" in file.reason
     assert (tmp_path / "written").stat().st_size == 0
 
 
@@ -182,41 +239,41 @@ def test_the_memory_limit_of_the_math_worker(make, tmp_path):
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_uses_processes_of_its_own(make):
     pool = make()
-    (mine,) = pool.run([["pid", 0]])
+    mine = pool.ask(["pid", 0])
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            (theirs,) = pool.run([["pid", 0]])
+            theirs = pool.ask(["pid", 0])
             pool.close()
-            os.write(writing, json.dumps(theirs.value).encode())
+            os.write(writing, json.dumps(theirs).encode())
         finally:
             os._exit(0)
     os.close(writing)
     theirs = json.loads(os.read(reading, 100))
     os.close(reading)
     os.waitpid(child, 0)
-    assert theirs != mine.value
-    assert pool.run([["pid", 0]]) == [mine]
+    assert theirs != mine
+    assert pool.ask(["pid", 0]) == mine
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
-@pytest.mark.parametrize("request_of_math", ['["compare", ["number", "4", "1"], ["latex", "%s"]]'])
-@pytest.mark.parametrize("latex", ["\\\\\\\\sqrt{16}", "2^{2^{2^{2^{100}}}}"])
-def test_no_process_outlives_a_killed_parent(request_of_math, latex, tmp_path):
-    """kill -9 of the parent, its worker idle or at a check that never ends."""
-    pytest.importorskip("math_verify")
+@pytest.mark.parametrize("busy", [False, True])
+def test_no_process_outlives_a_killed_parent(busy, tmp_path):
+    """kill -9 of the parent, its worker idle or at a request that never ends and looks at no signal in Python."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "def load():\n    return lambda request: sum(9**9**9 for _ in range(9)) if request else request\n"
+    )
     program = tmp_path / "parent.py"
     program.write_text(
         textwrap.dedent(f"""
-        import json, sys, threading, time
+        import threading, time
         from pathlib import Path
-        from grouprl.tasks import math_worker, worker_pool
-        pool = worker_pool.WorkerPool(
-            Path(math_worker.__file__), extra="math", processes=1, time_limit_s=3.0, memory_limit_bytes=1 << 30
-        )
-        pool.run([["compare", ["number", "4", "1"], ["latex", "1+3"]]])
-        threading.Thread(target=pool.run, args=([json.loads('{request_of_math % latex}')],), daemon=True).start()
+        from grouprl.tasks.worker_pool import WorkerPool
+        pool = WorkerPool(Path({str(script)!r}), processes=1, time_limit_s=3.0, memory_limit_bytes=1 << 30)
+        pool.ask(0)
+        threading.Thread(target=pool.ask, args=({int(busy)},), daemon=True).start()
         time.sleep(0.5)
         print(pool._workers[0].process.pid, flush=True)
         time.sleep(600)
@@ -231,3 +288,13 @@ def test_no_process_outlives_a_killed_parent(request_of_math, latex, tmp_path):
     while alive(worker) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not alive(worker)
+
+
+@pytest.mark.parametrize(
+    "script", [math_worker.__file__, str(reasoning_gym_task.SCRIPT), worker_process.__file__]
+)
+def test_the_scripts_import_nothing_of_grouprl_nor_torch(script):
+    imported = re.findall(
+        r"^\s*(?:from|import) (\w+)", Path(script).read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert not {"grouprl", "torch", "transformers"} & set(imported)

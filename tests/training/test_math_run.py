@@ -54,10 +54,18 @@ def test_outcomes_and_a_system_prompt(make, problems, capsys):
     assert json.loads(capsys.readouterr().out)["reward_math_no_marker_share"] == 1.0
 
 
-def test_a_system_prompt_for_plain_text_is_refused_before_anything_is_written(make, problems, tmp_path):
-    plain = tmp_path / "plain.jsonl"
-    plain.write_text('{"prompt": "2 + 2?", "answer": 4}\n')
-    config = make(task=str(plain), reward=["math"], heldout_fraction=0.0, system_prompt="Think.")
-    with pytest.raises(TaskError, match=r"plain.jsonl, line 1: prompt 'plain:1': the prompt is plain text"):
+def test_a_second_system_prompt_is_refused_before_anything_is_written(make, tmp_path):
+    asked = tmp_path / "asked.jsonl"
+    messages = [{"role": "system", "content": "Answer."}, {"role": "user", "content": "2 + 2?"}]
+    asked.write_text(json.dumps({"prompt": messages, "answer": 4}) + "\n")
+    config = make(task=str(asked), reward=["math"], heldout_fraction=0.0, system_prompt="Think.")
+    with pytest.raises(TaskError, match=r"asked.jsonl, line 1: prompt 'asked:1': .* role 'system' already"):
         train(config)
     assert not (tmp_path / "run").exists()
+
+
+def test_plain_text_is_trained_on_under_a_system_prompt(make, tmp_path):
+    plain = tmp_path / "plain.jsonl"
+    plain.write_text('{"prompt": "2 + 2 =", "answer": 4}\n')
+    run = train(make(task=str(plain), reward=["math"], heldout_fraction=0.0, system_prompt="Think.", steps=1))
+    assert set(step_rows(run, 1)["prompt"]) == {"Think.\n\n2 + 2 ="}

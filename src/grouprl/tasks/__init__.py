@@ -5,7 +5,7 @@ loading          load(name or file) → Task; names()
 arithmetic_task  the quickstart: sums of two small numbers
 reasoning_gym_task  families of reasoning-gym: reasoning_gym_rewards scores answers, reasoning_gym_worker is the
                  process that makes problems and knows the right answers; mixture: several by weight
-isolated         processes for work on text that nobody may trust
+worker_pool      processes for work on text that nobody may trust, with limits; worker_process is their side
 files            prompts from JSON Lines, Parquet and CSV, or hub; conversation checks each one
 math_rows        GSM8K's and MATH's columns as prompts and answers
 split            which prompts are held out
@@ -14,7 +14,7 @@ named_rewards    the built-in names, and the options that some take
 http_reward      a reward that a server computes
 builtin_rewards  last_integer, last_number, exact_match, only_number
 math_reward      answers compared exactly, or by math-verify: final_answers finds them, math_values reads them,
-                 worker_pool runs math_worker in processes with limits
+                 math_worker compares formulas
 format_rewards   tags; length_rewards: linear, soft overlong, cosine
 answers          the number in a model's answer, read exactly
 checking         everything about a task's rewards that can fail before training does so there

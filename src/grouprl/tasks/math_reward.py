@@ -10,7 +10,6 @@ What a model wrote is never given to a parser of Python expressions or to a comp
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,18 +17,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from grouprl.errors import MissingDependency, TaskError
+from grouprl.errors import GrouprlError, MissingDependency, RewardError, TaskError
 from grouprl.tasks import answers
 from grouprl.tasks.builtin_rewards import gold_number, shown
 from grouprl.tasks.final_answers import HASHES, after_hashes, final_answer, last_box
 from grouprl.tasks.math_values import Formula, Number, Value, Words, read_value, same_number, same_words
 from grouprl.tasks.outcomes import Verdict
-from grouprl.tasks.worker_pool import WorkerPool
+from grouprl.tasks.worker_pool import Failure, WorkerPool, WorkerStartError
 from grouprl.types import Prompt
 
 TIME_LIMIT_S = 5.0
 MEMORY_LIMIT_BYTES = 1 << 30
-MAX_PROCESSES = 4
 
 OUTCOMES = ("right", "wrong", "no_marker", "unparsed", "timed_out", "crashed")
 
@@ -154,8 +152,11 @@ class MathReward:
     def _check(self, requests: Sequence[Any]) -> list[str]:
         if not requests:
             return []
-        found = _pool(self.time_limit_s, self.memory_limit_bytes).run(requests)
-        return [answer.value if answer.status == "done" else answer.status for answer in found]
+        try:
+            found = _pool(self.time_limit_s, self.memory_limit_bytes).ask_all(requests)
+        except WorkerStartError as error:
+            raise _cannot_start(self.name, error) from None
+        return [_outcome_of(answer) for answer in found]
 
 
 def read_gold(answer: Any) -> Value:
@@ -217,19 +218,24 @@ def _sent(value: Number | Formula) -> list[str]:
     return ["number", str(value.amount.numerator), str(value.amount.denominator)]
 
 
+def _outcome_of(answer: str | Failure) -> str:
+    if isinstance(answer, Failure):
+        return "timed_out" if answer.kind == "timed_out" else "crashed"
+    return answer
+
+
+def _cannot_start(name: str, error: WorkerStartError) -> GrouprlError:
+    where = f"reward {name!r}: no checking process comes up ({error})"
+    if "ImportError" in str(error) or "ModuleNotFoundError" in str(error):
+        return MissingDependency(f"{where}; pip install 'grouprl[math]'")
+    return RewardError(f"{where}, expected it to start; is memory short?")
+
+
 @cache
 def _pool(time_limit_s: float, memory_limit_bytes: int) -> WorkerPool:
     """One for all rewards of the same limits."""
     return WorkerPool(
         Path(__file__).with_name("math_worker.py"),
-        extra="math",
-        processes=min(MAX_PROCESSES, _processors()),
         time_limit_s=time_limit_s,
         memory_limit_bytes=memory_limit_bytes,
     )
-
-
-def _processors() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from grouprl.errors import RewardError
-from grouprl.tasks.isolated import Failure, WorkerPool, WorkerStartError
+from grouprl.tasks.worker_pool import Failure, WorkerPool, WorkerStartError
 
 OPEN, CLOSE = "<answer>", "</answer>"
 MAX_REMEMBERED = 20_000
+ANSWERS_A_PROCESS = 32
+"""Another process is started only where there are so many more answers to score."""
 MAX_ANSWER = 20_000
 """Characters. Longer answers score 0: the longest right one is a few thousand."""
 
@@ -95,7 +97,10 @@ class Answers:
             self._known.clear()
             asked = list(dict.fromkeys((i, a) for i, a in pairs if a))
         try:
-            replies = self._pool.ask_all([{**self._items[i].request, "answer": a} for i, a in asked])
+            replies = self._pool.ask_all(
+                [{**self._items[i].request, "answer": a} for i, a in asked],
+                requests_a_process=ANSWERS_A_PROCESS,
+            )
         except WorkerStartError as error:
             raise RewardError(
                 f"reasoning-gym: no worker comes up ({error}), expected scores; is memory short?"

@@ -16,14 +16,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from grouprl.errors import MissingDependency, TaskError
-from grouprl.tasks.isolated import Failure, WorkerPool, WorkerStartError
 from grouprl.tasks.mixture import apportion, interleave, parse_mixture
 from grouprl.tasks.reasoning_gym_rewards import Answers, FamilyItem
 from grouprl.tasks.task import Reward, Task
+from grouprl.tasks.worker_pool import Failure, WorkerPool, WorkerStartError
 from grouprl.types import Prompt
 
 PREFIX = "reasoning-gym:"
 SCRIPT = Path(__file__).with_name("reasoning_gym_worker.py")
+MEMORY_LIMIT_BYTES = 4 << 30
+MAX_REPLY_BYTES = 1 << 28
+"""Of items with all that their scorers need."""
 
 BLOCK = 1_000_000
 """Item i of a family is made with the random seed first + i. Held-out items have those below BLOCK, training items
@@ -114,7 +117,7 @@ def reasoning_gym(
             f"{where}: reasoning-gym is not installed; pip install 'grouprl[reasoning-gym]'"
         )
     weights = parse_mixture(families, where=where)
-    pool = WorkerPool(SCRIPT, timeout_s=timeout_s, size=workers)
+    pool = open_pool(time_limit_s=timeout_s, processes=workers)
     try:
         members = _members(where, weights, options, pool)
         train, held = _all_items(where, members, list(weights.values()), size, heldout, seed)
@@ -131,6 +134,17 @@ def reasoning_gym(
             Reward("score", answers.score, weight=0.0),
             Reward("answered", answers.answered, weight=0.0),
         ),
+    )
+
+
+def open_pool(*, time_limit_s: float, processes: int | None = None) -> WorkerPool:
+    """Workers that make problems and score answers (`reasoning_gym_worker`)."""
+    return WorkerPool(
+        SCRIPT,
+        time_limit_s=time_limit_s,
+        memory_limit_bytes=MEMORY_LIMIT_BYTES,
+        processes=processes,
+        max_reply_bytes=MAX_REPLY_BYTES,
     )
 
 
@@ -157,7 +171,7 @@ def _members(
                     + (f"; did you mean {near[0]!r}?" if near else "")
                 )
         member = _Family(name, json.dumps(chosen, sort_keys=True), pool)
-        made = pool.ask(member.request("open", seed=0, size=CHUNK), timeout_s=MAKING_TIMEOUT_S)
+        made = pool.ask(member.request("open", seed=0, size=CHUNK), time_limit_s=MAKING_TIMEOUT_S)
         if isinstance(made, Failure):
             given = ", ".join(f"{key} = {value!r}" for key, value in chosen.items()) or "no options"
             defaults = ", ".join(f"{key} = {value}" for key, value in takes.items())
@@ -217,8 +231,8 @@ def _items(
                 )
                 for chunk, part in parts
             ],
-            timeout_s=MAKING_TIMEOUT_S,
-            requests_a_worker=2,
+            time_limit_s=MAKING_TIMEOUT_S,
+            requests_a_process=2,
         )
         made = [
             item

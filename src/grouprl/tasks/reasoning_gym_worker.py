@@ -1,9 +1,9 @@
-"""The process in which reasoning-gym runs: it makes the items of a family, and scores answers to them.
+"""What a worker does with reasoning-gym: it makes the items of a family, and scores answers to them.
 
-A script of its own, which imports nothing of grouprl (`grouprl.tasks.isolated` starts it and says how it is asked).
-It is apart for four reasons. Several scorers hand the model's text to `eval` or to SymPy's parser, which evaluates
-it; some never return on some texts; generators order by sets or draw from the global random numbers, so that only
-fixed seeds give the same items again; and one family (codeio) runs code from its own data set.
+A script of its own, which imports nothing of grouprl (`worker_process` runs it). It is apart for four reasons. Several
+scorers hand the model's text to `eval` or to SymPy's parser, which evaluates it; some never return on some texts;
+generators order by sets or draw from the global random numbers, so that only fixed seeds give the same items again; and
+one family (codeio) runs code from its own data set.
 
 Here `eval` of a model's text is `ast.literal_eval`, and what goes to SymPy has to be made of numbers, operators,
 brackets, single letters and the names of elementary functions. Anything else scores 0 without being looked at. Three
@@ -17,17 +17,12 @@ import base64
 import dataclasses
 import importlib
 import json
-import os
 import pickle
 import random
 import re
-import signal
-import sys
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
-
-MEMORY_BYTES = 4 << 30
 
 EVALUATED = (
     "algorithmic.binary_matrix",
@@ -43,29 +38,15 @@ _EXPRESSION = re.compile(r"(?:[A-Za-z0-9+\-*/(), \t\n]|\.(?![A-Za-z_]))*+")
 _NAMES = re.compile(r"[A-Za-z]|a?(?:sin|cos|tan|cot|sec|csc)h?|exp|log|ln|sqrt|Abs|pi")
 
 
-def main(limit_s: float) -> None:
-    """Answer requests until there are no more."""
-    replies = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what the library prints is not an answer
-    _bound(MEMORY_BYTES)
-    try:
-        for name in EVALUATED:
-            vars(importlib.import_module(f"reasoning_gym.{name}"))["eval"] = ast.literal_eval
-    except Exception as error:
-        _send(replies, {"error": _one_line(error)})
-        return
-    _send(replies, {"ready": True})
-    for line in sys.stdin.buffer:
-        if hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_REAL, limit_s)  # ends the process where nobody else does
-        request = json.loads(line)
-        try:
-            reply = {"value": ANSWERS[request.pop("ask")](**request)}
-        except BaseException as error:
-            reply = {"error": _one_line(error)}
-        if hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        _send(replies, reply)
+def load() -> Callable[[dict[str, Any]], Any]:
+    """The function of a request: `ask` names one of `ANSWERS`, and the rest are its arguments."""
+    for name in EVALUATED:
+        vars(importlib.import_module(f"reasoning_gym.{name}"))["eval"] = ast.literal_eval
+
+    def answer(request: dict[str, Any]) -> Any:
+        return ANSWERS[request.pop("ask")](**request)
+
+    return answer
 
 
 def families() -> list[str]:
@@ -209,25 +190,6 @@ def _seed(seed: int) -> None:
     numpy.random.seed(seed % (1 << 32))
 
 
-def _bound(memory_bytes: int) -> None:
-    try:
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    except (ImportError, ValueError, OSError):  # not on this system
-        pass
-
-
-def _send(stream: Any, reply: dict[str, Any]) -> None:
-    stream.write(json.dumps(reply).encode() + b"\n")
-    stream.flush()
-
-
 def _one_line(error: BaseException) -> str:
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
-
-
-if __name__ == "__main__":
-    main(float(sys.argv[1]))
