@@ -79,19 +79,17 @@ def _part(name: str, title: str, *, dynamic: bool = False, **config: Any) -> Pla
 
 PLAN: tuple[Planned, ...] = (
     Planned("add-grpo", "grpo", ("ppo", "estimators"), minutes=2.0),
-    Planned(
-        "add-ppo", "ppo, value head on the policy", ("ppo", "recipes"), minutes=5.0, config={"recipe": "ppo"}
-    ),
+    Planned("add-ppo", "ppo, value head", ("ppo", "recipes"), minutes=5.0, config={"recipe": "ppo"}),
     Planned(
         "add-ppo-8x8",
-        "the same, 8 prompts × 8 as grpo has them",
+        "ppo, value head, 8 prompts × 8",
         ("ppo",),
         minutes=3.0,
         config={"recipe": "ppo", "rollout": {"prompts_per_step": 8, "group_size": 8}},
     ),
     Planned(
         "add-ppo-own",
-        "ppo, critic with a backbone of its own",
+        "ppo, a critic of its own",
         ("ppo",),
         minutes=7.5,
         # The learning rate is the backbone's as well: 1e-3, right for a bare head, would wreck it.

@@ -9,12 +9,12 @@ from statistics import fmean
 from typing import Any
 
 from results_data import load, of_table
-from svg import HEIGHT, Line, Panel, render, scale_from_zero
+from svg import HEIGHT, WIDTH, Line, Panel, render, scale_from_zero
 
 COLOURS = ("#0072b2", "#c84e00", "#00805a", "#a8568b", "#666666", "#8a6d00", "#3d3d9e")
 """Told apart by all eyes, as far as seven can be."""
-LABEL_ROOM = 1.55
-"""How much longer the x axis is than its data: for the labels at the ends of the lines."""
+LABEL_ROOM = 1.75
+"""How much longer the x axis is than its data: for the labels, in a column in the order of the lines' ends."""
 LABEL_PX = 16
 SMOOTHED = 3
 
@@ -42,7 +42,7 @@ def ppo(found: Mapping[str, Any]) -> str:
 
 def ablation(found: Mapping[str, Any]) -> str:
     return _two_costs(
-        found, "ablation", _held_out, "held-out accuracy", "DAPO's parts on two-digit subtraction"
+        found, "ablation", _held_out, "held-out accuracy", "DAPO's parts on two-digit subtraction", cut=True
     )
 
 
@@ -75,17 +75,19 @@ def _two_costs(
     curve: Callable[[Mapping[str, Any], str], Curve],
     y_label: str,
     title: str,
+    *,
+    cut: bool = False,
 ) -> str:
     runs = of_table(found, table)
+
+    def panel(what: str, axis: str, label: str) -> Panel:
+        curves = {run["title"]: curve(run, axis) for run in runs.values()}
+        return _panel(f"At equal {what}", label, y_label, _cut(curves) if cut else curves)
+
     return render(
         [
-            _panel(
-                f"At equal {what}", label, y_label, {run["title"]: curve(run, axis) for run in runs.values()}
-            )
-            for what, axis, label in (
-                ("completions", "completions", "completions"),
-                ("time", "seconds", "seconds of training"),
-            )
+            panel("completions", "completions", "completions"),
+            panel("time", "seconds", "seconds of training"),
         ],
         title=f"{title}: {y_label} against completions and against time",
         footnote=_seeds(runs, smoothed=curve is _training),
@@ -107,22 +109,34 @@ def _held_out(run: Mapping[str, Any], axis: str) -> Curve:
     return [(fmean(e[axis] for e in several), fmean(e["right"] for e in several)) for several in at_same]
 
 
+def _cut(curves: Mapping[str, Curve]) -> Mapping[str, Curve]:
+    """Without what goes far beyond the end of all others: the run that goes on for the harder task."""
+    ends = sorted(curve[-1][0] for curve in curves.values())
+    limit = 1.25 * ends[-2] if len(ends) > 1 else ends[-1]
+    return {
+        name: [point for k, point in enumerate(curve) if k < 2 or point[0] <= limit]
+        for name, curve in curves.items()
+    }
+
+
 def _panel(title: str, x_label: str, y_label: str, curves: Mapping[str, Curve]) -> Panel:
-    end, apart = scale_from_zero(max(x for curve in curves.values() for x, _ in curve))
+    end = max(x for curve in curves.values() for x, _ in curve)
+    _, apart = scale_from_zero(end)
     top, tick = scale_from_zero(max(0.1, max(y for curve in curves.values() for _, y in curve)))
-    ends = _spread([HEIGHT * (1 - curve[-1][1] / top) for curve in curves.values()])
+    heights = [HEIGHT * (1 - curve[-1][1] / top) for curve in curves.values()]
+    places = _spread(heights)
     lines = [
         Line(
             curve,
             COLOURS[k % len(COLOURS)],
             label,
             at=curve[-1][0],
-            shift=(8.0, ends[k] - HEIGHT * (1 - curve[-1][1] / top) + 4),
+            shift=(WIDTH * (1 - curve[-1][0] / end) / LABEL_ROOM + 8, places[k] - heights[k] + 4),
             anchor="start",
         )
         for k, (label, curve) in enumerate(curves.items())
     ]
-    ticks = [round(k * apart, 9) for k in range(round(end / apart) + 1)]
+    ticks = [round(k * apart, 9) for k in range(math.floor(end / apart + 1e-9) + 1)]
     return Panel(
         title, x_label, y_label, lines, x=(0.0, end * LABEL_ROOM, apart), y=(0.0, top, tick), x_ticks=ticks
     )

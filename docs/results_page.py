@@ -57,12 +57,10 @@ def estimators(found: Mapping[str, Any]) -> str:
     columns: dict[str, Callable[[Any], str]] = {
         "right, before": lambda s: _share(s["right_before"]),
         "right, after": lambda s: _share(s["right_after"]),
-        "95 % of the mean": lambda s: _interval(s["right_after"]),
-        "strict, before": lambda s: _share(s["strict_before"]),
-        "strict, after": lambda s: _share(s["strict_after"]),
-        "form, before": lambda s: _share(s["form_before"]),
-        "form, after": lambda s: _share(s["form_after"]),
-        "s a step": lambda s: _number(s["step_seconds"], 1),
+        "gained, 95 % of the mean": lambda s: _interval(s["gain"], least=-1.0),
+        "strict": lambda s: _from_to(s["strict_before"], s["strict_after"]),
+        "form": lambda s: _from_to(s["form_before"], s["form_after"]),
+        "s a step": lambda s: f"{s['step_seconds']['mean']:.1f}",
     }
     return _table(found, "estimators", "", columns)
 
@@ -191,11 +189,15 @@ def _number(value: Mapping[str, Any], digits: int) -> str:
     return f"{value['mean']:.{digits}f}{spread}"
 
 
-def _interval(value: Mapping[str, Any]) -> str:
-    """Of the mean over seeds. What would go beyond 0 and 1 ends there."""
+def _interval(value: Mapping[str, Any], *, least: float = 0.0) -> str:
+    """Of the mean over seeds. What would go beyond what a share can be ends there."""
     if value["low"] is None:
         return "–"
-    return f"{_percent(max(0.0, value['low']))} to {_percent(min(1.0, value['high']))} %"
+    return f"{_percent(max(least, value['low']))} to {_percent(min(1.0, value['high']))} %"
+
+
+def _from_to(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    return f"{_percent(before['mean'])} → {_percent(after['mean'])} %"
 
 
 def _with_interval(evaluation: Mapping[str, Any]) -> str:
