@@ -164,7 +164,7 @@ def make(runs: Sequence[Run]) -> list[str]:
     failed = []
     for number, run in enumerate(pending):
         left = sum(later.planned.minutes for later in pending[number:])
-        print(f"{run.label}: {run.config.steps} steps; all that is left: {pace.estimate(left)}", flush=True)
+        print(f"{run.label}: to step {run.config.steps}; all that is left: {pace.estimate(left)}", flush=True)
         start, before = time.monotonic(), run.steps_done
         if not execute(run, pace, sum(later.planned.minutes for later in pending[number + 1 :])):
             failed.append(run.label)
