@@ -147,7 +147,9 @@ def prompts(shape: Shape, count: int) -> list[dict[str, Any]]:
         )
         for p in task.train[:: max(1, len(task.train) // count)][:count]
     ]
-    random.Random(0).shuffle(asked)  # by number they would go from easy to hard, and TRL takes them as they come
+    random.Random(0).shuffle(
+        asked
+    )  # by number they would go from easy to hard, and TRL takes them as they come
     encoded = _bundled().encode_prompts(asked, max_new_tokens=1)
     lengths = sorted(len(e.token_ids) for e in encoded)
     print(f"  prompts of {lengths[0]} to {lengths[-1]} tokens, {shape.groups} × {shape.G} completions")
