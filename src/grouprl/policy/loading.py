@@ -8,35 +8,41 @@ from typing import Any
 import torch
 
 from grouprl.errors import ConfigError, ModelError
-from grouprl.policy.bundled import BUNDLED, bundled_model, cache_folder
+from grouprl.policy.bundled import BUNDLED, BUNDLED_FOLDER, bundled_model, cache_folder
 from grouprl.policy.layers import use_lean_layers
+from grouprl.policy.lora import base_of, check_peft, merge_saved_adapter
 from grouprl.policy.model import Policy
 from grouprl.policy.probe import probe
 from grouprl.policy.quiet import quiet_transformers
 
 
-def load_policy(name: str = BUNDLED, *, device: str = "auto") -> Policy:
+def load_policy(name: str = BUNDLED, *, device: str = "auto", quantize: str = "none") -> Policy:
     """Load a causal LM in float32 with its tokenizer, and check on a few tokens that grouprl can train it.
 
     Args:
-        name: "bundled", a folder that `save_pretrained` wrote, or a hub id.
+        name: "bundled", a folder that `save_pretrained` wrote, or a hub id. A folder that holds an adapter, as peft or
+            a run with [lora] wrote it, gives its base model with the adapter added to the weights.
         device: "auto" (CUDA where there is one), or any torch device.
+        quantize: "nf4" keeps the weights of linear layers, but for the head, in 4 bits, by bitsandbytes.
 
     Raises:
         ModelError: It is not there, is damaged, is not a causal LM, or has a head that grouprl does not know.
         ConfigError: There is no such device here.
-        MissingDependency: The bundled model's package is not installed.
+        MissingDependency: The bundled model's package, or the adapter's peft, is not installed.
     """
     place = _device(device)
-    path = str(bundled_model()) if name == BUNDLED else name
-    _check_place(name, path)
+    path, adapter = _base_and_adapter(name)
+    _check_place(name if adapter is None else path, path)
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     with quiet_transformers():
         try:
-            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-            model = _load_model(AutoModelForCausalLM, path).to(place)
+            words = adapter if adapter is not None and (adapter / "tokenizer_config.json").is_file() else path
+            tokenizer = AutoTokenizer.from_pretrained(words, trust_remote_code=False)
+            model = _load_model(AutoModelForCausalLM, path, place, quantize)
+            if adapter is not None:
+                merge_saved_adapter(model, adapter)
             use_lean_layers(model)
             policy = Policy(model, tokenizer, name=name)
             policy.prefix_obstacle = probe(policy)
@@ -47,6 +53,22 @@ def load_policy(name: str = BUNDLED, *, device: str = "auto") -> Policy:
                 f"model {name!r}: cannot be loaded ({_one_line(error)}); {_advice(name)}"
             ) from error
     return policy
+
+
+def _base_and_adapter(name: str) -> tuple[str, Path | None]:
+    """Where the weights are, and the folder of the adapter that belongs on them, or None."""
+    folder = Path(name)
+    base = base_of(folder) if name != BUNDLED else None
+    if base is None:
+        return (str(bundled_model()) if name == BUNDLED else name), None
+    check_peft()
+    if not Path(base).exists() and Path(base).name == BUNDLED_FOLDER:  # trained on another machine
+        return str(bundled_model()), folder
+    if base_of(Path(base)) is not None:
+        raise ModelError(
+            f"model {name!r}: its base model {base!r} is an adapter itself; merge that one first"
+        )
+    return base, folder
 
 
 def _device(name: str) -> torch.device:
@@ -62,14 +84,35 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _load_model(auto: Any, path: str) -> Any:
-    options = {"dtype": torch.float32, "trust_remote_code": False}
+def _load_model(auto: Any, path: str, place: torch.device, quantize: str) -> Any:
+    options: dict[str, Any] = {"dtype": torch.float32, "trust_remote_code": False}
+    if quantize != "none":
+        options |= {"quantization_config": _quantization(quantize), "device_map": {"": place}}
     try:
-        return auto.from_pretrained(path, attn_implementation="sdpa", **options)
+        model = auto.from_pretrained(path, attn_implementation="sdpa", **options)
     except ValueError as error:  # a family without scaled_dot_product_attention
         if "attention" not in str(error):
             raise
-        return auto.from_pretrained(path, **options)
+        model = auto.from_pretrained(path, **options)
+    if quantize == "none":
+        return model.to(place)
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            # Else a forward without gradient packs the weight anew, in bfloat16: the sampler would be another policy.
+            module.support_avx512bf16_for_cpu = False
+    return model
+
+
+def _quantization(kind: str) -> Any:
+    """4 bits with scales in 8 bits, as QLoRA has them; dequantised into float32, or what autocast says."""
+    from transformers import BitsAndBytesConfig
+
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type=kind,
+        bnb_4bit_compute_dtype=torch.float32,
+        bnb_4bit_use_double_quant=True,
+    )
 
 
 def _check_place(name: str, path: str) -> None:

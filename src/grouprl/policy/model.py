@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from grouprl.errors import ModelError
 from grouprl.policy.attention import Layout
 from grouprl.policy.head import Head
 from grouprl.policy.layers import packed_weights
+from grouprl.policy.lora import adapter_off, is_adapted, merge_adapter, merged_parameters, save_adapter
 from grouprl.policy.quiet import quiet_transformers
 from grouprl.policy.rows import Member, Rows, build_rows
 from grouprl.types import Prompt
@@ -62,6 +63,7 @@ class Policy:
         self.name = name
         self.prefix_obstacle = prefix_obstacle
         self.dtype = dtype
+        self.base_only = False
 
     def in_dtype(self, dtype: torch.dtype) -> Policy:
         """The same weights, computing in another type."""
@@ -69,9 +71,23 @@ class Policy:
         other.dtype = dtype
         return other
 
+    def without_adapter(self) -> Policy:
+        """The same weights with the adapter off, for forwards without gradient: the model before training."""
+        other = copy.copy(self)
+        other.base_only = True
+        return other
+
+    @property
+    def adapted(self) -> bool:
+        """Whether the model carries an adapter (`policy.lora`), which alone is trained and saved."""
+        return is_adapted(self.model)
+
     def copy(self, dtype: torch.dtype) -> Policy:
-        """A copy with weights of this type, without gradient. Buffers keep theirs: rotary frequencies need it."""
+        """A copy with weights of this type, without gradient. Buffers keep theirs: rotary frequencies need it. An
+        adapter is added to the weights before they are rounded."""
         model = copy.deepcopy(self.model).requires_grad_(False)
+        if self.adapted:
+            merge_adapter(model)
         for parameter in model.parameters():
             parameter.data = parameter.data.to(dtype)
         return Policy(
@@ -80,7 +96,11 @@ class Policy:
 
     @torch.no_grad()
     def take_weights(self, other: Policy) -> None:
-        """Become the other policy, rounded to the own type."""
+        """Become the other policy, its adapter added to its weights, rounded to the own type."""
+        if other.adapted:
+            for mine, theirs in zip(self.model.parameters(), merged_parameters(other.model), strict=True):
+                mine.copy_(theirs)
+            return
         torch._foreach_copy_(list(self.model.parameters()), list(other.model.parameters()))
 
     def packed(self, rows: int) -> AbstractContextManager[None]:
@@ -225,9 +245,13 @@ class Policy:
         return build_rows(batch, pad_id=self.pad_id, share_prefix=share_prefix, device=self.device)
 
     def save(self, folder: Path) -> None:
-        """The model with tokenizer and generation config: `from_pretrained` loads the folder."""
+        """The model with tokenizer and generation config: `from_pretrained` loads the folder. Of a model with an
+        adapter the adapter alone, in peft's form."""
         with quiet_transformers():
-            self.model.save_pretrained(folder)
+            if self.adapted:
+                save_adapter(self.model, folder)
+            else:
+                self.model.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
         mask = os.umask(0)
         os.umask(mask)
@@ -258,7 +282,8 @@ class Policy:
             options["layout"] = layout
             attention_mask = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=input_ids.device)
         weights = self.head.weight.dtype
-        with torch.autocast(input_ids.device.type, dtype=self.dtype, enabled=self.dtype != weights):
+        autocast = torch.autocast(input_ids.device.type, dtype=self.dtype, enabled=self.dtype != weights)
+        with autocast, adapter_off(self.model) if self.base_only else nullcontext():
             output = self.model.base_model(
                 input_ids=input_ids,
                 position_ids=position_ids,

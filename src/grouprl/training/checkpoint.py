@@ -20,6 +20,7 @@ from grouprl.training.critic import Critic
 
 STATE_VERSION = 1
 STEP_FILE = "grouprl.json"
+ADAPTER_FOLDER = "adapter"
 ESTIMATOR_FILE = "estimator.json"
 CURRICULUM_FILE = "curriculum.json"
 
@@ -80,9 +81,13 @@ def save_checkpoint(
     return path
 
 
-def save_final_model(folder: RunFolder, policy: Policy, *, step: int) -> None:
-    """Write `model/`, with the step it is of, whole or not at all."""
+def save_final_model(folder: RunFolder, policy: Policy, *, step: int, merge: bool = False) -> None:
+    """Write `model/`, with the step it is of, whole or not at all; with `merge` a policy with an adapter as a whole
+    model, and the adapter in `model/adapter/`."""
     with _errors_as_os(folder.model_dir), atomic_dir(folder.model_dir, replace=True) as work:
+        if merge:
+            policy.save(work / ADAPTER_FOLDER)
+            policy = policy.copy(torch.float32)
         policy.save(work)
         (work / STEP_FILE).write_text(json.dumps({"step": step}), encoding="utf-8")
 

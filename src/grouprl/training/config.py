@@ -16,10 +16,12 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le, Lt
 
 from grouprl.errors import ConfigError
+from grouprl.policy.lora import ALL_LINEAR
 from grouprl.rollout import Sampling
 from grouprl.training import recipes
 from grouprl.training.objective import check_objective
 from grouprl.training.sampling import check_sampling
+from grouprl.training.weights import check_weights
 
 Count = Annotated[int, Ge(1)]
 CountOrOff = Annotated[int, Ge(0)]
@@ -153,9 +155,31 @@ class CriticConfig:
 
 
 @dataclass(frozen=True)
+class LoraConfig:
+    """A low-rank adapter on a frozen model, by peft, in place of training all weights."""
+
+    lora_rank: CountOrOff = 0
+    """Rank of the adapter's matrices; 0 trains all weights."""
+    lora_alpha: Positive = 32.0
+    """The adapter is scaled by lora_alpha / lora_rank."""
+    lora_targets: tuple[str, ...] = (ALL_LINEAR,)
+    """Linear layers to adapt, by the end of their names (q_proj, …); all-linear: all but the LM head."""
+    rslora: bool = False
+    """Scale by lora_alpha / √lora_rank, which keeps large ranks stable."""
+    lora_dropout: NonNegative = 0.0
+    """Must be 0: with dropout the sampler's and the trainer's log-probs would be those of two policies."""
+    lora_merge: bool = False
+    """Write the final model whole, the adapter added to its weights, with the adapter beside it in model/adapter."""
+    quantize: Literal["none", "nf4"] = "none"
+    """Keep the frozen weights in 4 bits, by bitsandbytes (QLoRA); LM head and embeddings stay in float32."""
+
+
+@dataclass(frozen=True)
 class OptimizerConfig:
     """AdamW and its learning rate."""
 
+    optimizer_kind: Literal["adamw", "adamw_8bit"] = "adamw"
+    """adamw_8bit keeps the two moments in 8 bits, by bitsandbytes: 2 bytes a trained weight in place of 8."""
     lr: NonNegative = 1e-5
     """Peak learning rate."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
@@ -264,6 +288,7 @@ class Config:
     advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     critic: CriticConfig = field(default_factory=CriticConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
@@ -342,6 +367,7 @@ def config_from_dict(table: Mapping[str, Any], *, where: str = "config") -> Conf
         )
     check_sampling(config, where)
     check_objective(config, where)
+    check_weights(config, where)
     return config
 
 
@@ -420,6 +446,7 @@ SECTIONS: dict[str, type] = {
     "advantage": AdvantageConfig,
     "objective": ObjectiveConfig,
     "critic": CriticConfig,
+    "lora": LoraConfig,
     "optimizer": OptimizerConfig,
     "evaluation": EvaluationConfig,
     "checkpoint": CheckpointConfig,

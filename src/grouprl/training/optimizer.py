@@ -15,8 +15,8 @@ from grouprl.training.config import OptimizerConfig
 
 def make_optimizer(
     policy: Policy, config: OptimizerConfig, *, critic: Sequence[nn.Parameter] = (), critic_lr: float = 0.0
-) -> torch.optim.AdamW:
-    """AdamW, with weight decay on matrices only (not on norms and biases).
+) -> torch.optim.Optimizer:
+    """AdamW, its moments in float32 or in 8 bits, with weight decay on matrices only (not on norms and biases).
 
     Args:
         policy: Its parameters.
@@ -30,8 +30,16 @@ def make_optimizer(
         {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
         {"params": list(critic), "weight_decay": 0.0, "peak_lr": critic_lr},
     ]
+    groups = [g for g in groups if g["params"]]
+    if config.optimizer_kind == "adamw_8bit":
+        from bitsandbytes.optim import AdamW8bit
+
+        eight: torch.optim.Optimizer = AdamW8bit(
+            groups, lr=config.lr, betas=(config.adam_beta1, config.adam_beta2), eps=config.adam_eps
+        )
+        return eight
     return torch.optim.AdamW(
-        [g for g in groups if g["params"]],
+        groups,
         lr=config.lr,
         betas=(config.adam_beta1, config.adam_beta2),
         eps=config.adam_eps,

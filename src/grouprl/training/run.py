@@ -37,6 +37,7 @@ from grouprl.training.rewards import resolve_rewards, several
 from grouprl.training.sampling import check_component_names, sampling_notes
 from grouprl.training.tracking import check_trackers, tracked
 from grouprl.training.trainer import Trainer
+from grouprl.training.weights import check_packages, load_trained
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ def train(
         resolved = dataclasses.replace(resolved, reward=_reward_names(reward))
     estimator = load_estimator(resolved)  # before the task, whose files may be large
     check_trackers(resolved)
+    check_packages(resolved)
     chosen = load_task(resolved, task if isinstance(task, Task) else None, reward)
     check_component_names(resolved, chosen)
     advantages = Advantages(estimator, resolved, chosen)
@@ -112,7 +114,7 @@ def train(
     with folder.lock() as lock, tracked(resolved, folder.path, listener) as listener:
         try:
             listener.loading(resolved.model)
-            policy = load_policy(resolved.model, device=resolved.device)
+            policy = load_trained(resolved)
             resolved, notes = _prepare(policy, resolved)
             trainer = Trainer(resolved, chosen, policy, folder, advantages=advantages, listener=listener)
         except BaseException:
@@ -158,6 +160,7 @@ def resume(
         saved = config_from_dict(folder.config(), where=str(folder.config_path))
         config = _override(saved, overrides or {})
         check_trackers(config)
+        check_packages(config)
         listener = stack.enter_context(tracked(config, folder.path, listener))
         chosen = load_task(config, task, reward)
         check_component_names(config, chosen)
@@ -178,9 +181,8 @@ def resume(
         curriculum = Curriculum(config.sampling)
         if checkpoint and (seen := read_curriculum_state(checkpoint)) is not None:
             curriculum.load_state(seen)
-        source = str(checkpoint / "model") if checkpoint else config.model
-        listener.loading(source)
-        policy = load_policy(source, device=config.device)
+        listener.loading(str(checkpoint / "model") if checkpoint else config.model)
+        policy = load_trained(config, checkpoint)
         config, prepared = _prepare(policy, config)
         notes += prepared
         trainer = Trainer(
@@ -200,7 +202,7 @@ def resume(
         folder.cut_after(state.step)
         if config != saved:
             atomic_write(folder.config_path, config_to_toml(config).encode())
-        if checkpoint and config.objective.beta > 0:
+        if checkpoint and config.objective.beta > 0 and not policy.adapted:
             trainer.reference = load_policy(config.model, device=config.device)
             trainer.reference.model.requires_grad_(False)
         else:
@@ -355,7 +357,11 @@ def _prepare(policy: Policy, config: Config) -> tuple[Config, list[str]]:
         policy.checkpoint_layers()
     if config.micro_batch_tokens:
         return config, []
-    fitted = fit_micro_batch(policy, sampler_copy=config.rollout.sampler_dtype != "float32")
+    fitted = fit_micro_batch(
+        policy,
+        sampler_copy=config.rollout.sampler_dtype != "float32",
+        moments_bytes=2 if config.optimizer.optimizer_kind == "adamw_8bit" else 8,
+    )
     return dataclasses.replace(config, micro_batch_tokens=fitted.tokens), [str(fitted)]
 
 

@@ -92,8 +92,11 @@ class Trainer:
         return max(len(p.token_ids) for p in self.prompts) + self.config.rollout.max_new_tokens
 
     def freeze_reference(self) -> None:
-        """Keep a frozen copy of the policy as it is now, for the KL penalty. Call it on the starting model."""
-        if self.config.objective.beta > 0:
+        """Keep a frozen copy of the policy as it is now, for the KL penalty. Call it on the starting model. With an
+        adapter the starting model is the policy without it, at any time, and nothing is copied."""
+        if self.config.objective.beta > 0 and self.policy.adapted:
+            self.reference = self.policy.without_adapter().in_dtype(torch.float32)
+        elif self.config.objective.beta > 0:
             model = copy.deepcopy(self.policy.model).requires_grad_(False)
             self.reference = Policy(model, self.policy.tokenizer, name="reference")
 
@@ -121,7 +124,9 @@ class Trainer:
                 self._save_before(error)
                 raise
             with suppress(Interrupted), self.interrupts.deferred():  # done: nothing is left to interrupt
-                save_final_model(self.folder, self.policy, step=self.state.step)
+                save_final_model(
+                    self.folder, self.policy, step=self.state.step, merge=self.config.lora.lora_merge
+                )
 
     def _save_before(self, error: BaseException) -> None:
         """Save the last whole step, if the weights are those of one; a failure to must not hide the error."""
