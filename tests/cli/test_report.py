@@ -107,9 +107,9 @@ def test_another_success_reward(healthy, capsys):
     ("arguments", "expected"),
     [
         ([], "no run, expected a run's path"),
-        (["nowhere"], "nowhere: does not exist"),
-        (["runs"], "holds no config.toml and no .parquet files"),
-        (["runs/first/metrics.jsonl"], "not readable as Parquet"),
+        (["nowhere"], "nowhere: no such file"),
+        (["runs"], "runs: no rollouts found"),
+        (["runs/first/metrics.jsonl"], "no known format of rollouts"),
         (["runs/first", "--compare", "a", "b"], "a run and --compare"),
         (["--compare", "runs/first"], "--compare"),
         (["--compare", "runs/first", "runs/first", "--html"], "expected one run for a page"),

@@ -182,7 +182,7 @@ def test_a_table_without_groups(tmp_path):
     scene.lines(path, [{"reward": i} for i in range(6)])
     found = source(path)
     assert found.rows().collect()["group_id"].null_count() == 6
-    assert any("pass group_size" in note for note in found.notes())
+    assert any("group_size (--group-size)" in note for note in found.notes())
     rows = read(path, group_size=3).collect()
     assert partition(rows, "group_id") == [[0, 1, 2], [3, 4, 5]]
 

@@ -70,7 +70,7 @@ def test_of_shuffled_rows_a_prompt_drawn_twice_is_in_no_group():
 def test_rows_of_one_draw_each_are_said_to_be_so():
     groups = GroupsFromRuns()
     assert split("abcd", groups=groups)[0] == [0, 1, 2, 3]
-    assert any("pass group_size" in note for note in groups.notes())
+    assert any("group_size (--group-size)" in note for note in groups.notes())
 
 
 def test_nothing_gives_nothing():

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import polars as pl
 import pytest
 
-from grouprl.errors import RunError
+from grouprl.errors import InputError, RunError
 from grouprl.records import append_jsonl, write_rollouts
 from grouprl.report import write_report
+from grouprl.report.findings import Example
 from grouprl.report.html_parts import steps_in_words
 
 from .conftest import METRICS, make_groups
@@ -58,6 +59,7 @@ class AFinding:
     steps: tuple[tuple[int, int], ...] = ()
     evidence: tuple[Number, ...] = (Number(),)
     advice: tuple[str, ...] = ("some advice",)
+    examples: tuple[Example, ...] = ()
 
 
 def packed(path):
@@ -181,8 +183,35 @@ def test_findings_stand_severe_ones_first_with_evidence_steps_and_advice(make_ru
     assert re.search(r"sample more\s*or less", text)
 
 
-def test_no_findings_no_section(make_run, read_page):
-    assert "Findings" not in read_page(write_report(make_run(1))).text
+def test_that_nothing_was_found_is_said(make_run, read_page):
+    assert "None: no check found anything" in read_page(write_report(make_run(1), findings=())).text
+
+
+def test_findings_are_looked_for_unless_given(make_run, read_page):
+    """Rewards 1, 0, 0, 0 in groups of two, and advantages that belong to other rewards."""
+    run = make_run(1, advantages=[-1.0, 1.0, 0.0, 0.0])
+    text = read_page(write_report(run)).text
+    assert "None: no check" not in text
+    assert "error" in text.split("Findings")[1].split("Held-out")[0]
+
+
+def test_examples_of_findings_stand_as_text(make_run, read_page):
+    """A prompt once for completions of one prompt; long texts are cut, a prompt at its beginning."""
+    evil = EVIL[0] + CONTROLS
+    examples = (
+        Example(3, "g", "p" * 700 + evil, evil + "c" * 700, 1.0, 0.5),
+        Example(3, "g", "p" * 700 + evil, "", None, None),
+        Example(4, "h", None, None, 0.25, None),
+    )
+    page = read_page(write_report(make_run(1), findings=[AFinding(examples=examples)]))
+    text = page.text
+    assert "Completions to see it by" in text
+    assert "step 3: reward 1, advantage +0.50" in text
+    assert re.search(r"step 3: unscored\s*empty\s*step 4: reward 0.25\s", text)
+    assert text.count("…" + "p" * 20) == 1
+    assert "p" * 601 not in text
+    assert "c" * 500 + "…" not in text.replace("c" * 700, "")
+    assert "<script>alert(1)</script>\\x1b[31mred" in text
 
 
 def test_many_steps_are_abridged():
@@ -286,7 +315,7 @@ def test_output_to_a_file_a_folder_and_nowhere(make_run, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match="cannot be written"):
         write_report(run, tmp_path / "file" / "page.html")
-    with pytest.raises(RunError, match="does not exist"):
+    with pytest.raises(InputError, match="no such file"):
         write_report(tmp_path / "none")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from grouprl.report.figures import figures
 from grouprl.report.html import render
-from grouprl.report.sources import NAMES, complete, source_of_rollouts
+from grouprl.report.sources import NAMES, source_of_rollouts
 from grouprl.report.tables import group_table
 
 FULL = {
@@ -62,11 +62,11 @@ def test_no_rows_at_all():
 
 
 def test_nan_and_infinite_rewards_are_unscored_and_bools_are_numbers():
-    frame, components = complete(
-        pl.DataFrame({"reward": [math.nan, math.inf, 1.0], "reward_ok": [True, False, None]}).lazy()
+    made = source_of_rollouts(
+        pl.DataFrame({"reward": [math.nan, math.inf, 1.0], "reward_ok": [True, False, None]}).lazy(), "rows"
     )
-    rows = frame.collect()
-    assert components == ("ok",)
+    rows = made.rollouts.collect()
+    assert made.components == ("ok",)
     assert rows["reward"].to_list() == [None, None, 1.0]
     assert rows["reward_ok"].to_list() == [1.0, 0.0, None]
 

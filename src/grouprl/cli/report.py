@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -17,14 +17,18 @@ from grouprl.cli.options import parse
 from grouprl.errors import ConfigError
 from grouprl.report.text import safe_text
 
+if TYPE_CHECKING:
+    from grouprl.report.findings import Report, RunData
+
 DESCRIPTION = """What a run learned from and what it wasted: findings with evidence and what to do.
 
   grouprl report runs/arithmetic-1                    print them
   grouprl report runs/arithmetic-1 --html             write report.html as well
-  grouprl report rollouts.parquet --fail-on warning   exit code 1 if there is one: for CI
+  grouprl report outputs/completions --fail-on warning   of another framework; exit code 1 if there is one: for CI
+  grouprl report scores.csv --columns group_id=uid reward=points   of any table
   grouprl report --compare runs/a runs/b              two runs side by side
 
-Each finding has its section in docs/findings.md."""
+Each finding has its section in docs/findings.md, each format its line in docs/records.md."""
 
 WIDEST = 100
 
@@ -32,9 +36,17 @@ WIDEST = 100
 @dataclass(frozen=True)
 class ReportArguments:
     run: Annotated[Path | None, tyro.conf.Positional] = None
-    """A run's folder, a Parquet file of rollouts, or a folder of them."""
+    """A run's folder, or rollouts of any known framework: a folder, a file, a glob in quotes."""
+    format: str | None = None
+    """The rollouts' format, such as trl or verl, where it is not recognised by itself."""
+    columns: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=COLUMN …")] = ()
+    """Of a table: grouprl's names, and the columns that they are called there, such as reward=score."""
+    group_size: int | None = None
+    """G, for rollouts without group ids in which a prompt may be drawn twice in a row."""
+    rewards: Annotated[tuple[str, ...], tyro.conf.arg(metavar="COLUMN[=WEIGHT] …")] = ()
+    """The columns that are reward components, for formats that do not say which they are."""
     html: bool = False
-    """Also write report.html into the run's folder."""
+    """Also write the page: report.html in the run's folder, beside a file under its name."""
     output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
     """Where to write the page instead; means --html."""
     json: bool = False
@@ -44,7 +56,7 @@ class ReportArguments:
     compare: Annotated[tuple[Path, Path] | None, tyro.conf.arg(metavar="A B")] = None
     """Two runs side by side."""
     success_reward: float | None = None
-    """From this reward on a completion counts as right; the run's own unless told, else 1."""
+    """From this reward on a completion counts as right; the run's own unless told, else as the rewards suggest."""
 
 
 def report_command(arguments: Sequence[str]) -> int:
@@ -54,23 +66,57 @@ def report_command(arguments: Sequence[str]) -> int:
     from grouprl.report import findings
 
     if given.compare is not None:
-        pair = findings.compare(
-            *(findings.report(path, success_reward=given.success_reward) for path in given.compare)
-        )
-        _print(given, pair.to_dict(), findings.format_comparison(pair, **_look()))
+        pair = findings.compare(*(findings.report(_read(given, path)) for path in given.compare))
+        _print(given, pair.to_dict(), findings.format_comparison(pair, **look()))
         worst = pair.b.worst
     else:
-        found = findings.report(given.run or Path(), success_reward=given.success_reward)
-        _print(given, found.to_dict(), findings.format_report(found, **_look()))
+        run = _read(given, given.run or Path())
+        found = findings.report(run)
+        _print(given, found.to_dict(), findings.format_report(found, **look()))
         worst = found.worst
-    if given.html or given.output is not None:
-        from grouprl.report import write_report
-
-        page = write_report(given.run or Path(), given.output)
-        print(f"page  {safe_text(str(page))}", file=sys.stderr if given.json else sys.stdout)
+        if given.html or given.output is not None:
+            _write_page(given, run, found)
     if given.fail_on is None or worst is None:
         return 0
     return int(worst >= findings.Severity[given.fail_on.upper()])
+
+
+def _read(given: ReportArguments, path: Path) -> RunData:
+    from grouprl.report import findings
+
+    where = "grouprl report"
+    columns = {}
+    for text in given.columns:
+        name, equals, column = text.partition("=")
+        if not (name and equals and column):
+            raise ConfigError(f"{where}: --columns {text!r}, expected NAME=COLUMN, such as reward=score")
+        columns[name] = column
+    return findings.read_run(
+        path,
+        given.format,
+        columns=columns or None,
+        group_size=given.group_size,
+        rewards=dict(_weight(where, text) for text in given.rewards) or None,
+        success_reward=given.success_reward,
+    )
+
+
+def _weight(where: str, text: str) -> tuple[str, float]:
+    name, equals, weight = text.partition("=")
+    try:
+        return name, float(weight) if equals else 1.0
+    except ValueError:
+        raise ConfigError(
+            f"{where}: --rewards {text!r}, expected COLUMN or COLUMN=WEIGHT, such as format=0.1"
+        ) from None
+
+
+def _write_page(given: ReportArguments, run: RunData, found: Report) -> None:
+    from grouprl.report import write_report
+    from grouprl.report.sources import source_of
+
+    page = write_report(source_of(run), given.output, findings=found.findings)
+    print(f"page  {safe_text(str(page))}", file=sys.stderr if given.json else sys.stdout)
 
 
 def _check(given: ReportArguments) -> None:
@@ -90,7 +136,7 @@ def _print(given: ReportArguments, plain: object, text: str) -> None:
         print(text)
 
 
-def _look() -> dict[str, Any]:
+def look() -> dict[str, Any]:
     """Width, colour (NO_COLOR and FORCE_COLOR are heeded) and whether the terminal takes Unicode."""
     terminal = sys.stdout.isatty()
     colour = bool(os.environ.get("FORCE_COLOR")) or (

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.text import Text
 
 from grouprl.cli.options import plural
 from grouprl.records import RunFolder
 from grouprl.report.groups import first_and_last
 from grouprl.report.text import format_groups, safe_text, sparkline
 
+if TYPE_CHECKING:
+    from grouprl.report.findings import Finding
+
+MOST_FINDINGS = 3
 ROWS = (
     ("accuracy, sampled", "accuracy"),
     ("accuracy, greedy", "accuracy_greedy"),
@@ -33,6 +40,25 @@ def print_summary(path: Path, console: Console) -> None:
         console.print(format_groups(groups[0], width=min(console.width, 100)), soft_wrap=True)
         console.print("")
     console.print(f"model   {safe_text(str(run.model_dir))}", soft_wrap=True)
+
+
+def print_findings(found: Sequence[Finding], path: Path, console: Console) -> None:
+    """The gravest findings, a line each, or that there are none."""
+    styles = {"error": "bold red", "warning": "bold yellow", "info": "cyan"}
+    if not found:
+        console.print("found   nothing amiss", soft_wrap=True)
+        return
+    for place, one in enumerate(found[:MOST_FINDINGS]):
+        line = Text(f"{'' if place else 'found':<8}")
+        line.append(one.severity.label, styles[one.severity.label])
+        console.print(line.append(f"  {safe_text(one.title)}"), soft_wrap=True)
+    more = len(found) - MOST_FINDINGS
+    what = f"{more} more, and what" if more > 0 else "What"
+    console.print(
+        f"{'':<8}{what} to do: grouprl report {safe_text(shlex.quote(str(path)))}",
+        soft_wrap=True,
+        markup=False,
+    )
 
 
 def _table(evaluations: list[dict[str, Any]]) -> list[str]:

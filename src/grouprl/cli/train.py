@@ -14,10 +14,11 @@ import tyro
 
 from grouprl.cli.display import Display
 from grouprl.cli.options import named_value, parse
-from grouprl.cli.summary import print_summary
+from grouprl.cli.summary import print_findings, print_summary
 from grouprl.errors import ConfigError, GrouprlError, RewardError
 from grouprl.records import RunFolder
-from grouprl.report import safe_text, write_report
+from grouprl.report import findings, safe_text, write_report
+from grouprl.report.sources import source_of
 from grouprl.training import Config, config_from_dict, read_config, resume, train
 
 DESCRIPTION = """Train a language model with GRPO: for each prompt the policy samples a group of completions, a reward
@@ -133,10 +134,13 @@ def _names(arguments: Sequence[str], option: str) -> bool:
 
 
 def _conclude(path: Path, display: Display) -> None:
-    """Summary and page. The model is saved by now, so what keeps them from being made is only a warning."""
+    """Summary, findings and page. The model is saved by now, so what keeps them from being made is only a warning."""
     try:
         print_summary(path, display.console)
-        display.line(f"report  {safe_text(str(write_report(path)))}")
+        run = findings.read_run(path)
+        found = findings.report(run).findings
+        print_findings(found, path, display.console)
+        display.line(f"report  {safe_text(str(write_report(source_of(run), findings=found)))}")
     except (GrouprlError, OSError) as error:
         display.line(
             f"warning: the run is done and its model saved, but not all can be shown: {safe_text(str(error))}"

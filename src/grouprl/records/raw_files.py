@@ -63,7 +63,7 @@ def rows_types(head: Head, format: Format) -> dict[str, pl.DataType]:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         reason = f"no {error.args[0]!r} in a line" if isinstance(error, KeyError) else error
         raise InputError(
-            f"{head.path}: not of format {format.name} ({reason}); name another format="
+            f"{head.path}: not of format {format.name} ({reason}); name another format= (--format)"
         ) from error
 
 

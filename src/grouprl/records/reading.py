@@ -103,7 +103,7 @@ def source(
         if head.types and chosen.name != "table" and not chosen.recognises(head):
             raise InputError(
                 f"{head.path}: not of format {chosen.name} ({_has(head)}), expected all files to be; read them apart, "
-                "or name another format="
+                "or name another format= (--format)"
             )
         for name, dtype in rows_types(head, chosen).items():
             raw[name] = join(raw[name], dtype) if name in raw else dtype
@@ -159,26 +159,32 @@ def _paths(path: str | Path | Iterable[str | Path], format: Format | None) -> tu
 
 
 def _in_folder(folder: Path, format: Format | None) -> tuple[Path, ...]:
-    """The files of the one format that the folder holds."""
+    """The files of the one format that the folder holds, by the names of formats; else its Parquet, or JSON lines."""
     found: dict[str, tuple[Path, ...]] = {}
     for one in [format] if format else formats.FORMATS.values():
         for pattern in one.files:
-            files = _sorted(
-                match for suffix in _COMPRESSED for match in folder.glob(pattern + suffix) if match.is_file()
-            )
+            files = _matching(folder, pattern)
             heads = (head for head in map(read_head, files) if head.types)
             if (head := next(heads, None)) is not None and one.recognises(head):
                 found[one.name] = files
                 break
     if len(found) > 1:
         raise InputError(
-            f"{folder}: holds rollouts of {' and '.join(found)}, expected one format; name it with format="
+            f"{folder}: holds rollouts of {' and '.join(found)}, expected one format; name it with format= (--format)"
         )
+    if not found and (others := _matching(folder, "*.parquet") or _matching(folder, "*.jsonl")):
+        return others
     if not found:
         asked = [format] if format else formats.FORMATS.values()
         looked = ", ".join(f"{one.files[0]} ({one.name})" for one in asked if one.files) or "a file"
         raise InputError(f"{folder}: no rollouts found, expected {looked}; name a file or a glob")
     return next(iter(found.values()))
+
+
+def _matching(folder: Path, pattern: str) -> tuple[Path, ...]:
+    return _sorted(
+        match for suffix in _COMPRESSED for match in folder.glob(pattern + suffix) if match.is_file()
+    )
 
 
 def _sorted(paths: Iterable[Path]) -> tuple[Path, ...]:
@@ -204,7 +210,7 @@ def _recognise(head: Head) -> Format:
             return format
     raise InputError(
         f"{head.path}: no known format of rollouts ({_has(head)}), expected one of {', '.join(formats.names())}; name "
-        "its columns with columns={'reward': …, 'group_id': …}"
+        "its columns with columns= (--columns reward=… group_id=…)"
     )
 
 

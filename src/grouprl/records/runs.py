@@ -124,7 +124,9 @@ class GroupsFromRuns:
         if size is None:
             return []
         if size == 1 and self._given is None:
-            return ["no two neighbouring rows share a prompt, so each is a group of its own; pass group_size"]
+            return [
+                "no two neighbouring rows share a prompt, so each is a group of its own; give group_size (--group-size)"
+            ]
         origin = "as given" if self._given else "the most frequent length"
         found = [f"groups were rebuilt from runs of equal prompts, G = {size} ({origin})"]
         if self._shuffled:
@@ -138,7 +140,7 @@ class GroupsFromRuns:
             some = ", ".join(f"{n} of {length} rows" for length, n in list(odd.items())[:4])
             found.append(
                 f"{sum(odd.values())} groups have not G = {size} rows ({some}{', …' * (len(odd) > 4)}): "
-                "a group cut short, or draws of one prompt side by side; pass group_size if G is another"
+                "a group cut short, or draws of one prompt side by side; give group_size (--group-size) if G is another"
             )
         return found
 

@@ -39,13 +39,25 @@ class Source:
     _met: dict[str, list[str]] = field(default_factory=dict)
     _groups: list[GroupsFromRuns] = field(default_factory=list)
 
+    @property
+    def scans(self) -> bool:
+        """Whether `rows` is a scan of Parquet, which reads what a query needs; else each query reads all of it anew."""
+        return self._kind == "parquet" and self._layout.key is None
+
+    @property
+    def single_precision(self) -> bool:
+        """Whether rewards are made of float32 or narrower numbers, so that more of a difference is rounding."""
+        pl = polars()
+        made_of = self._layout.columns["reward"].meta.root_names() if "reward" in self._layout.columns else []
+        return any(self._raw.get(name) in (pl.Float32, pl.Float16) for name in made_of)
+
     def rows(self) -> pl.LazyFrame:
         """One row a completion. It streams: `collect(engine="streaming")` holds a few frames of rows at a time.
 
         What goes wrong in reading is raised in collecting, as InputError with the file and the line.
         """
         pl = polars()
-        if self._kind == "parquet" and self._layout.key is None:
+        if self.scans:
             return pl.concat([self._scan(path) for path in self.paths])
         from polars.io.plugins import register_io_source
 
@@ -75,7 +87,7 @@ class Source:
         found += self._layout.notes
         if "group_id" not in self._layout.columns and self._layout.key is None:
             found.append(
-                "no group ids, and no prompts to rebuild them from: group_id is null; pass group_size"
+                "no group ids, and no prompts to rebuild them from: group_id is null; give group_size (--group-size)"
             )
         for groups in self._groups:
             found += groups.notes()

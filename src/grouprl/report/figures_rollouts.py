@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from grouprl.report.opening import polars
 from grouprl.report.series import Series, decimal, mean, percent, present, rounded
-from grouprl.report.sources import Source, polars
+from grouprl.report.sources import Source
 from grouprl.report.tables import advantage_histogram
 
 if TYPE_CHECKING:
@@ -101,18 +102,20 @@ def prompt_figure(source: Source, groups: pl.DataFrame) -> dict[str, Any] | None
     assert source.rollouts is not None  # noqa: S101
     scored = groups.filter(pl.col("scored") > 0)
     prompts = (
-        scored.group_by("prompt_key")
+        scored.with_row_index("place")
+        .group_by("prompt_key")
         .agg(
             pl.col("step").n_unique().alias("steps"),
             (pl.col("right").sum() / pl.col("scored").sum()).alias("rate"),
+            pl.col("place").min(),
         )
         .filter(pl.col("steps") > 1)
     )
     if not len(prompts):
         return None
     every = scored["prompt_key"].n_unique()
-    shown = prompts.sort(["steps", "prompt_key"], descending=[True, False]).head(MOST_PROMPTS)
-    shown = shown.sort(["rate", "prompt_key"], descending=[True, False])
+    shown = prompts.sort(["steps", "place"], descending=[True, False]).head(MOST_PROMPTS)
+    shown = shown.sort(["rate", "place"], descending=[True, False])
     keys = shown["prompt_key"].to_list()
     stretches = _stretches(scored["step"].unique().sort().to_list())
     place, row_of = _place_of(stretches), {key: i for i, key in enumerate(keys)}
@@ -129,7 +132,13 @@ def prompt_figure(source: Source, groups: pl.DataFrame) -> dict[str, Any] | None
     texts = dict(
         source.rollouts.filter(pl.col("prompt_key").is_in(keys))
         .group_by("prompt_key")
-        .agg(pl.col("prompt").drop_nulls().first().str.strip_chars().str.tail(PROMPT_CHARACTERS))
+        .agg(
+            pl.coalesce("prompt", "prompt_id")
+            .drop_nulls()
+            .first()
+            .str.strip_chars()
+            .str.tail(PROMPT_CHARACTERS)
+        )
         .collect(engine="streaming")
         .iter_rows()
     )

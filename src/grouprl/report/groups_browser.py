@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from grouprl.records.jsonl import clean_text
+from grouprl.report.opening import polars
 from grouprl.report.series import rounded
-from grouprl.report.sources import Source, polars
+from grouprl.report.sources import Source
 from grouprl.report.tables import group_table, least_right
 
 if TYPE_CHECKING:
@@ -131,11 +132,12 @@ def _rows(source: Source, chosen: pl.DataFrame) -> pl.DataFrame:
     keys = chosen.select("step", "group_id").with_row_index("group")
     text = pl.col("completion")
     return (
-        source.rollouts.with_columns(
+        source.rollouts.select(
+            *("step", "group_id", "prompt_key", "sample_index", "reward", "score", "advantage"),
+            *("completion_tokens", "finish_reason", *(f"reward_{name}" for name in source.components)),
             text.str.len_chars().alias("characters"),
             text.str.slice(0, MOST_CHARACTERS),
         )
-        .drop("prompt")
         .join(keys.lazy(), on=["step", "group_id"], how="inner")
         .collect(engine="streaming")
         .sort("group", "sample_index", nulls_last=True, maintain_order=True)
@@ -161,9 +163,7 @@ def _columns(source: Source, chosen: pl.DataFrame, rows: pl.DataFrame) -> dict[s
         "size": chosen["completions"].to_list(),
         "used": [int(one) for one in chosen["used"].to_list()],
         "dropped": chosen["dropped_reason"].to_list(),
-        "right": rows.select((pl.col("correctness") >= least_right(source)).cast(pl.Int8))[
-            "correctness"
-        ].to_list(),
+        "right": rows.select((pl.col("score") >= least_right(source)).cast(pl.Int8))["score"].to_list(),
         "reward": rounded(rows["reward"].to_list(), 6),
         "components": {name: rounded(rows[f"reward_{name}"].to_list(), 6) for name in source.components}
         if len(source.components) > 1
@@ -210,7 +210,7 @@ def _surprise(source: Source, rows: pl.DataFrame) -> list[float | None]:
     """
     pl = polars()
     assert source.rollouts is not None  # noqa: S101
-    right = pl.col("correctness") >= least_right(source)
+    right = pl.col("score") >= least_right(source)
     totals = (
         source.rollouts.group_by("prompt_key")
         .agg(right.sum().alias("right_all"), pl.col("reward").count().alias("scored_all"))
@@ -223,7 +223,7 @@ def _surprise(source: Source, rows: pl.DataFrame) -> list[float | None]:
     )
     bits = (pl.col("scored_all") / same).log(2.0)
     return (
-        rows.select("prompt_key", "reward", "correctness")
+        rows.select("prompt_key", "reward", "score")
         .join(totals, on="prompt_key", how="left", maintain_order="left")
         .select(pl.when(pl.col("reward").is_not_null()).then(bits).alias("bits"))["bits"]
         .to_list()

@@ -19,6 +19,7 @@ from grouprl.errors import MissingDependency, RunError
 from grouprl.records import RunFolder, atomic_write
 from grouprl.records.jsonl import clean_text
 from grouprl.report.html_parts import Finding, evaluation_table, finding_views, heading, tiles
+from grouprl.report.opening import polars, readable
 from grouprl.report.sources import Source, open_source
 from grouprl.report.text import segments
 
@@ -30,16 +31,16 @@ def write_report(
     run: str | Path | RunFolder | Source,
     output: str | Path | None = None,
     *,
-    findings: Sequence[Finding] = (),
+    findings: Sequence[Finding] | None = None,
 ) -> Path:
     """Write a run's report as one self-contained HTML file.
 
     Args:
-        run: The run folder; a Parquet file of rollouts or a folder of such files; or a `Source`
-            (`source_of_rollouts` makes one of another framework's rollouts).
-        output: The file to write, or an existing folder to put `report.html` into; by default the run folder,
-            for a file of rollouts `<its name>.html` beside it, for a `Source` the current folder.
-        findings: What was found in it, to stand near the top of the page.
+        run: The run's folder; rollouts of any known framework, as a folder, a file or a glob; or a `Source`
+            (`source_of` makes one of records that were read already).
+        output: The file to write, or an existing folder to put `report.html` into; by default the run's folder,
+            for a file of rollouts `<its name>.html` beside it, for a glob the current folder.
+        findings: What to say was found in it; by default what the checks of `grouprl.report.findings` find.
 
     Returns:
         The file's path.
@@ -51,18 +52,11 @@ def write_report(
 
     A run without evaluations, or without rollouts on disk, gets a page that says so.
     """
-    if isinstance(run, Source):
-        source, default, where = run, Path("report.html"), run.name
-    elif isinstance(run, RunFolder):
-        source, default, where = open_source(run), run.report_path, str(run.metrics_path)
-    else:
-        given = Path(run).expanduser()
-        source, where = open_source(given), str(RunFolder(given).metrics_path)
-        default = given.with_suffix(".html") if given.is_file() else given / "report.html"
+    source = run if isinstance(run, Source) else open_source(run)
     if not source.metrics:
-        raise RunError(f"{where}: no finished step, expected at least one; train first, then report")
-    page = render(source, findings=findings)
-    path = default if output is None else Path(output).expanduser()
+        raise RunError(f"{source.name}: no finished step, expected at least one; train first, then report")
+    page = render(source, findings=_found(source) if findings is None else findings)
+    path = _beside(source) if output is None else Path(output).expanduser()
     if path.is_dir():
         path = path / "report.html"
     try:
@@ -72,10 +66,27 @@ def write_report(
     return path
 
 
+def _found(source: Source) -> Sequence[Finding]:
+    from grouprl.report.findings.registry import run_checks
+
+    if source.run is None:
+        return ()
+    with readable(source.name):
+        return run_checks(source.run)
+
+
+def _beside(source: Source) -> Path:
+    """Where a page stands unless told otherwise."""
+    where = source.path
+    if where is not None and where.is_file():
+        return where.with_suffix(".html")
+    return where / "report.html" if where is not None and where.is_dir() else Path("report.html")
+
+
 def render(
     source: Source,
     *,
-    findings: Sequence[Finding] = (),
+    findings: Sequence[Finding] | None = None,
     live: str | None = None,
     most_completions: int | None = None,
 ) -> str:
@@ -83,7 +94,7 @@ def render(
 
     Args:
         source: The records.
-        findings: See `write_report`.
+        findings: What was found in them; None where nothing was looked for (yet, in a page that follows a run).
         live: For the page that follows a run: a stamp of what the run's files held. None for a page on its own.
         most_completions: At most so many completions; `groups_browser.MOST_COMPLETIONS` by default.
 
@@ -100,16 +111,11 @@ def render(
         ) from error
     from grouprl.report.figures import figures
     from grouprl.report.groups_browser import MOST_COMPLETIONS, browser
-    from grouprl.report.sources import polars
 
-    polars_error = polars().exceptions.PolarsError
-    try:
+    polars()  # a missing one is said as such
+    with readable(source.name):
         drawn = figures(source)
         held = browser(source, most_completions=most_completions or MOST_COMPLETIONS)
-    except polars_error as error:
-        raise RunError(
-            f"{source.name}: rollouts cannot be read ({str(error).splitlines()[0]}); remove the damaged file"
-        ) from error
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -121,10 +127,11 @@ def render(
         name=source.name,
         heading=heading(source),
         tiles=tiles(source),
-        findings=finding_views(findings),
+        findings=None if findings is None else finding_views(findings),
         evaluations=evaluation_table(source.evaluations),
         figures=drawn.drawn,
-        absent=[*source.notes, *drawn.absent],
+        absent=drawn.absent,
+        notes=source.notes,
         source=source,
         browser=held,
         config=source.config_text,

@@ -32,6 +32,21 @@ class Evidence(Protocol):
     def high(self) -> float | None: ...
 
 
+class Example(Protocol):
+    """A completion to see a finding by."""
+
+    @property
+    def step(self) -> int: ...
+    @property
+    def prompt(self) -> str | None: ...
+    @property
+    def completion(self) -> str | None: ...
+    @property
+    def reward(self) -> float | None: ...
+    @property
+    def advantage(self) -> float | None: ...
+
+
 class Finding(Protocol):
     """What a finding must have to be shown. Its texts may hold anything: they are escaped."""
 
@@ -49,6 +64,17 @@ class Finding(Protocol):
 
     @property
     def evidence(self) -> Sequence[Evidence]: ...
+    @property
+    def examples(self) -> Sequence[Example]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleView:
+    """An example in words; `prompt` is empty where it is that of the example before."""
+
+    where: str
+    prompt: str
+    completion: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +88,13 @@ class FindingView:
     evidence: list[tuple[str, str, str]]
     """(label, value, interval)"""
     advice: list[str]
+    examples: list[ExampleView]
 
 
 ORDER = {"error": 0, "warning": 1, "info": 2}
 MOST_STRETCHES = 8
+EXAMPLE_CHARACTERS = 600
+"""Of a text in an example: of a prompt its end, of a completion its beginning."""
 
 
 def finding_views(findings: Sequence[Finding]) -> list[FindingView]:
@@ -78,10 +107,34 @@ def finding_views(findings: Sequence[Finding]) -> list[FindingView]:
             steps=steps_in_words(one.steps),
             evidence=[_evidence_words(number) for number in one.evidence],
             advice=list(one.advice),
+            examples=_example_views(one.examples),
         )
         for one in findings
     ]
     return sorted(views, key=lambda view: ORDER.get(view.severity, len(ORDER)))
+
+
+def _example_views(examples: Sequence[Example]) -> list[ExampleView]:
+    views, before = [], None
+    for one in examples:
+        reward = "unscored" if one.reward is None else f"reward {one.reward:.3g}"
+        advantage = "" if one.advantage is None else f", advantage {one.advantage:+.2f}"
+        prompt = (one.prompt or "").strip()
+        views.append(
+            ExampleView(
+                where=f"step {one.step}: {reward}{advantage}",
+                prompt="" if prompt == before else _clipped(prompt, end=True),
+                completion=None if one.completion is None else _clipped(one.completion),
+            )
+        )
+        before = prompt
+    return views
+
+
+def _clipped(text: str, *, end: bool = False) -> str:
+    if len(text) <= EXAMPLE_CHARACTERS:
+        return text
+    return f"…{text[-EXAMPLE_CHARACTERS:]}" if end else f"{text[:EXAMPLE_CHARACTERS]}…"
 
 
 def _evidence_words(one: Evidence) -> tuple[str, str, str]:

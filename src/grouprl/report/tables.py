@@ -7,64 +7,45 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from grouprl.advantages import group_stats
-from grouprl.report.sources import Source, polars
+from grouprl.report.opening import polars
+from grouprl.report.sources import Source
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from grouprl.report.findings.data import RunData
 
 KINDS = ("informative", "all_high", "all_low", "single", "unscored")
 
 
 def group_table(source: Source) -> pl.DataFrame:
-    """One row a group, by step.
+    """One row a group, by step and name: `RunData.every_group` under the page's names.
 
     Returns:
-        step, group_id, prompt_key, completions, scored, right (counts), low, high (of correctness), mean and std
-        (population; of rewards), used (whether some completion was trained on), dropped_reason, truncated (count),
-        advantage_max_abs, kind (one of `KINDS`).
-
-    A group is all_high where it has no spread (`grouprl.group_stats` says so) and its correctness, which is the reward
-    before shaping, reaches `source.success_reward`, all_low below it.
+        step, group_id, prompt_key, completions, scored, right (counts), std (population; of rewards), used (whether
+        some completion was trained on), dropped_reason, truncated (count), advantage_max_abs, kind (one of `KINDS`, by
+        rewards before shaping).
     """
     pl = polars()
-    assert source.rollouts is not None  # noqa: S101
-    reward, judged = pl.col("reward"), pl.col("correctness")
-    table = (
-        source.rollouts.group_by("step", "group_id")
-        .agg(
-            pl.col("prompt_key").first(),
-            pl.len().cast(pl.Int64).alias("completions"),
-            reward.count().cast(pl.Int64).alias("scored"),
-            (judged >= least_right(source)).sum().cast(pl.Int64).alias("right"),
-            judged.min().alias("low"),
-            judged.max().alias("high"),
-            pl.col("used").any().alias("used"),
-            pl.col("dropped_reason").drop_nulls().first(),
-            reward.mean().alias("mean"),
-            reward.std(ddof=0).alias("std"),
-            (pl.col("finish_reason") == "length").sum().cast(pl.Int64).alias("truncated"),
-            pl.col("advantage").abs().max().alias("advantage_max_abs"),
-        )
-        .sort("step", "group_id")
-        .collect(engine="streaming")
-    )
-    bounds = table.select(pl.col("low", "high").fill_null(float("nan"))).to_numpy()
-    spread = np.asarray(group_stats(bounds).has_spread)[:, 0] if len(table) else np.zeros(0, bool)
-    kind = (
-        pl.when(pl.col("scored") == 0)
-        .then(pl.lit("unscored"))
-        .when(pl.col("scored") == 1)
-        .then(pl.lit("single"))
-        .when(pl.Series("spread", spread.astype(bool)))
-        .then(pl.lit("informative"))
-        .when(pl.col("high") >= least_right(source))
-        .then(pl.lit("all_high"))
-        .otherwise(pl.lit("all_low"))
-    )
-    return table.with_columns(kind.alias("kind"))
+    run = _run(source)
+    alone = pl.format("{}/{}", pl.col("step"), "group_id")
+    return run.every_group.select(
+        "step",
+        "group_id",
+        pl.coalesce(pl.col("prompt_key").cast(pl.String), alone).alias("prompt_key"),
+        pl.col("n").cast(pl.Int64).alias("completions"),
+        pl.col("scored", "right", "truncated").cast(pl.Int64),
+        pl.col("reward_std").alias("std"),
+        "used",
+        "dropped_reason",
+        pl.max_horizontal(pl.col("advantage_min", "advantage_max").abs()).alias("advantage_max_abs"),
+        pl.col("task_kind").alias("kind"),
+    ).sort("step", "group_id")
+
+
+def _run(source: Source) -> RunData:
+    assert source.run is not None  # noqa: S101
+    return source.run
 
 
 def step_table(source: Source) -> pl.DataFrame:
@@ -77,7 +58,7 @@ def step_table(source: Source) -> pl.DataFrame:
     pl = polars()
     assert source.rollouts is not None  # noqa: S101
     reward, tokens = pl.col("reward"), pl.col("completion_tokens")
-    right = pl.col("correctness") >= least_right(source)
+    right = pl.col("score") >= least_right(source)
     return (
         source.rollouts.group_by("step")
         .agg(
@@ -151,7 +132,7 @@ def advantage_histogram(source: Source, bins: int = 40) -> dict[str, Any] | None
         source.rollouts.filter(advantage.is_not_null() & (advantage != 0))
         .group_by(
             place.alias("bin"),
-            (pl.col("correctness") >= least_right(source)).fill_null(False).alias("right"),
+            (pl.col("score") >= least_right(source)).fill_null(False).alias("right"),
         )
         .agg(pl.len().alias("count"))
         .collect(engine="streaming")
@@ -170,5 +151,5 @@ def advantage_histogram(source: Source, bins: int = 40) -> dict[str, Any] | None
 
 
 def least_right(source: Source) -> float:
-    """From here on a reward is right: the success reward, less what is rounding, 4 units in its last place."""
-    return source.success_reward - 4 * float(np.spacing(abs(source.success_reward)))
+    """From here on a reward is right: the success reward, less what is rounding."""
+    return _run(source).least_right

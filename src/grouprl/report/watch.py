@@ -4,6 +4,9 @@ It answers on the loopback address alone, to GET alone, and at two places: `/`, 
 text that changes with the run's files. No path of a request ever becomes a path of a file. A request whose Host
 is another name is refused, so that a page from elsewhere cannot reach it by pointing a name of its own at
 127.0.0.1 (DNS rebinding). Whoever has an account on the machine can open it.
+
+The page does not wait for its findings: they are looked for in a thread of their own, at most half of the time and
+for the newest state of the run's files. Until they are there the page shows those of the state before.
 """
 
 from __future__ import annotations
@@ -11,15 +14,19 @@ from __future__ import annotations
 import hashlib
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from time import monotonic
 from typing import Any, cast
 
 from grouprl.errors import GrouprlError, RunError
 from grouprl.records import RunFolder
+from grouprl.report.findings.finding import Finding
+from grouprl.report.findings.registry import run_checks
 from grouprl.report.html import render
+from grouprl.report.opening import readable
 from grouprl.report.sources import Source, open_source
 
 LOOPBACK = "127.0.0.1"
@@ -42,8 +49,6 @@ class Watch:
         path: The run's folder.
         port: The port to listen on; 0 takes a free one.
         most_completions: At most so many completions are in the page.
-        findings: What to find in the records, as for `write_report`; none by default.
-
     Raises:
         RunError: No run there, or the port is taken.
     """
@@ -54,10 +59,9 @@ class Watch:
         *,
         port: int = 0,
         most_completions: int = WATCHED_COMPLETIONS,
-        findings: Callable[[Source], Any] = lambda source: (),
     ) -> None:
         self.run = RunFolder.open(path)
-        self._pages = _Pages(self.run, most_completions, findings)
+        self._pages = _Pages(self.run, most_completions)
         try:
             self._server = _Server((LOOPBACK, port), _handler(self._pages))
         except (OSError, OverflowError) as error:
@@ -81,7 +85,8 @@ class Watch:
         self._server.serve_forever(poll_interval=0.2)
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening, and looking for findings."""
+        self._pages.findings.stop()
         self._server.server_close()
 
     def stop(self) -> None:
@@ -99,15 +104,18 @@ class Watch:
 class _Pages:
     """The newest page, made once for each state of the run's files."""
 
-    def __init__(self, run: RunFolder, most_completions: int, findings: Callable[[Source], Any]) -> None:
+    def __init__(self, run: RunFolder, most_completions: int) -> None:
         self.run = run
         self.most_completions = most_completions
-        self.findings = findings
+        self.findings = _Findings()
         self._lock = threading.Lock()
         self._made: tuple[str, str] | None = None
 
     def stamp(self) -> str:
-        """A text that is another one when a file of the run that the page shows is."""
+        """A text that is another one when a file of the run that the page shows is, or its findings are."""
+        return f"{self._files()}-{self.findings.count}"
+
+    def _files(self) -> str:
         run = self.run
         watched = [run.config_path, run.metrics_path, run.evaluations_path]
         watched += [run.rollouts_path(step) for step in run.rollout_steps()]
@@ -126,13 +134,66 @@ class _Pages:
             if self._made is None or self._made[0] != stamp:
                 source = open_source(RunFolder.open(self.run.path))
                 page = render(
-                    source,
-                    findings=self.findings(source),
-                    live=stamp,
-                    most_completions=self.most_completions,
+                    source, findings=self.findings.known, live=stamp, most_completions=self.most_completions
                 )
                 self._made = (stamp, page)
+                self.findings.look(source, stamp.partition("-")[0])
             return self._made[1]
+
+
+class _Findings:
+    """The newest findings, looked for one state of the files at a time, in a thread that is there while it is needed.
+
+    What took a second is not begun again for a second: a run that goes on writes its next step meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self.known: Sequence[Finding] | None = None
+        self.count = 0
+        """How often they were found: the page is made anew with each."""
+        self._wanted: tuple[Source, str] | None = None
+        self._looked_at = ""
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+
+    def look(self, source: Source, files: str) -> None:
+        """Look through these records, after those that are being looked through; only the newest wait."""
+        with self._lock:
+            if files == self._looked_at or source.run is None or self._stopped.is_set():
+                return
+            self._looked_at, self._wanted = files, (source, files)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="findings", daemon=True)
+                self._thread.start()
+
+    def stop(self) -> None:
+        """Give up after the check that is being made."""
+        self._stopped.set()
+        thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _work(self) -> None:
+        while not self._stopped.is_set():
+            with self._lock:
+                wanted, self._wanted = self._wanted, None
+                if wanted is None:
+                    self._thread = None
+                    return
+            start = monotonic()
+            self._find(wanted[0])
+            self._stopped.wait(monotonic() - start)
+
+    def _find(self, source: Source) -> None:
+        assert source.run is not None  # noqa: S101
+        try:
+            with readable(source.name):
+                found = run_checks(source.run, stop=self._stopped.is_set)
+        except GrouprlError:  # a file that goes while it is read: the next page says so
+            return
+        if not self._stopped.is_set():
+            self.known, self.count = found, self.count + 1
 
 
 class _Server(ThreadingHTTPServer):

@@ -95,8 +95,9 @@ def test_success_is_the_higher_of_two_rewards_unless_told(rows):
     assert findings.RunData(frame.lazy()).success_reward == 5.0
     assert findings.RunData(frame.lazy(), config={"success_reward": 2.0}).success_reward == 2.0
     assert findings.RunData(frame.lazy(), success_reward=3.0).success_reward == 3.0
-    graded = rows(rewards=np.random.default_rng(0).random((16, 8, 8)))
-    assert findings.RunData(graded.lazy()).success_reward == 1.0
+    graded = rows(rewards=np.linspace(0.25, 0.75, 1024).reshape(16, 8, 8))  # none reaches 1: the middle
+    assert findings.RunData(graded.lazy()).success_reward == 0.5
+    assert findings.RunData(graded.lazy(), config={"seed": 0}).success_reward == 1.0
 
 
 def test_groups_are_told_apart_by_step_and_id(rows):
@@ -114,14 +115,18 @@ def test_from_files(rows, tmp_path):
         )
     assert findings.read_run(tmp_path).steps == [1, 2]
     assert findings.read_run(tmp_path / "step_00002.parquet").steps == [2]
-    with pytest.raises(RunError, match="does not exist"):
+    with pytest.raises(InputError, match="no such file"):
         findings.read_run(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(RunError, match=r"no config\.toml and no"):
+    with pytest.raises(InputError, match="no rollouts found"):
         findings.read_run(tmp_path / "empty")
     pl.DataFrame({"a": [1]}).write_parquet(tmp_path / "empty" / "other.parquet")
-    with pytest.raises(RunError, match="no column 'group_id' and 'reward'"):
-        findings.read_run(tmp_path / "empty")
+    with pytest.raises(InputError, match=r"no known format of rollouts \(columns a\)"):
+        findings.read_run(tmp_path / "empty" / "other.parquet")
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "config.toml").write_text("")
+    with pytest.raises(RunError, match="no finished step"):
+        findings.read_run(tmp_path / "begun")
 
 
 def test_columns_of_other_types_are_read(rows):

@@ -88,6 +88,7 @@ class Format:
         layout: See `Layout`; given the types of all files' raw columns, joined.
         unpack: Makes flat rows of one line's object, where a line holds several rows or nested ones.
         step_in_name: The step that a file's name says.
+        repeats: Whether a step that sampled nothing holds the completions of the step before once more.
     """
 
     name: str
@@ -100,3 +101,4 @@ class Format:
     layout: Callable[[Types, Options], Layout]
     unpack: Callable[[dict[str, Any]], Iterator[dict[str, Any]]] | None = None
     step_in_name: Callable[[Path], int | None] = lambda _: None
+    repeats: bool = False

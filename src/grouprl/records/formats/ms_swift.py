@@ -47,7 +47,7 @@ def _layout(types: Types, options: Options) -> Layout:
     if not weights:
         raise InputError(
             f"read: ms_swift: no column of numbers beside {', '.join(_OWN)}, expected one for each reward function; "
-            "name them with rewards="
+            "name them with rewards= (--rewards)"
         )
     step = next((name for name in ("step", "gen_step") if name in types), None)
     columns = {
@@ -67,7 +67,7 @@ def _layout(types: Types, options: Options) -> Layout:
     if options.rewards is None and len(weights) > 1:
         notes = (
             f"the reward is the plain sum of {', '.join(weights)}: the file does not say the weights; name them with "
-            "rewards=",
+            "rewards= (--rewards)",
         )
     return Layout(
         columns | extras(types, {*_OWN, *weights}),
@@ -85,6 +85,7 @@ FORMAT = Format(
     missing=("group ids", "weights of several rewards", "token counts", "finish reasons", "log-probs"),
     files=("completions.jsonl", "*/completions.jsonl"),
     recognises=_recognises,
+    repeats=True,
     layout=_layout,
     unpack=_unpack,
 )

@@ -35,7 +35,7 @@ def _layout(types: Types, options: Options) -> Layout:
     if "reward" not in columns:
         raise InputError(
             f"read: table: no column 'reward' among {', '.join(map(repr, types))}, expected one; name it with "
-            "columns={'reward': …}, or several with rewards="
+            "columns= (--columns reward=…), or several with rewards= (--rewards)"
         )
     guessed = [
         name for name in types if name.startswith("reward_") and name not in {*named.values(), *weights}

@@ -39,7 +39,7 @@ def _layout(types: Types, options: Options) -> Layout:
     if not weights:
         raise InputError(
             f"read: trl: no column of floats beside {', '.join(_OWN)}, expected one for each reward function; "
-            "name them with rewards="
+            "name them with rewards= (--rewards)"
         )
     prompt = text("prompt", types, roles=True)
     columns = {
@@ -56,7 +56,7 @@ def _layout(types: Types, options: Options) -> Layout:
     if options.rewards is None and len(weights) > 1:
         notes = (
             f"the reward is the plain sum of {', '.join(weights)}: the files do not say the weights, nor whether a "
-            "column of floats is a reward; name them with rewards=",
+            "column of floats is a reward; name them with rewards= (--rewards)",
         )
     return Layout(
         columns | extras(types, {*_OWN, *weights}), key=prompt, types={"step": pl.Int64()}, notes=notes
@@ -77,5 +77,6 @@ FORMAT = Format(
     ),
     files=("completions/completions_*.parquet", "completions_*.parquet"),
     recognises=_recognises,
+    repeats=True,
     layout=_layout,
 )

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from math import ulp
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from grouprl.report.findings.finding import Example, stretches
+from grouprl.report.series import number
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+    from grouprl.report.opening import Opened
 
 Records = Sequence[Mapping[str, Any]]
 
@@ -40,14 +41,17 @@ COLUMNS: dict[str, Any] = {
     "greedy_reward": pl.Float64,
     "correctness": pl.Float64,
     "used": pl.Boolean,
+    "dropped_reason": pl.String,
 }
 """Columns that every check may name; null in all rows where the records lack one."""
 
-OWN = ("seen", "score", "advantage_given", "prompt_key", "text_key")
+OWN = ("seen", "row", "score", "step_given", "advantage_given", "prompt_key", "text_key")
 """Names that the checks give to columns of their own; the records' of that name are passed over."""
 
 SHORTEST_TREND = 8
 """Steps from which on a run has a beginning and an end to compare: two in each quarter."""
+
+NO_ROLLOUTS = "no rollouts on disk: what is said here is from the logs alone"
 
 GROUP = ["step", "group_id"]
 """What names a group: some frameworks count their groups anew in each step."""
@@ -62,8 +66,9 @@ class RunData:
         name: What to call the run.
         metrics, evaluations: The lines of metrics.jsonl and evaluations.jsonl, where there are any.
         config: The run's configuration, where there is one.
-        success_reward: From this reward on a completion is right. By default the configuration's; else the higher of
-            two rewards where there are only two; else 1.
+        success_reward: From this reward on a completion is right. By default see `success_reward`.
+        notes: What a reader should know of how the rows were read.
+        opened: Where the rows come from, kept as long as they are asked for; `of_records` gives it.
     """
 
     def __init__(
@@ -75,48 +80,112 @@ class RunData:
         evaluations: Records = (),
         config: Mapping[str, Any] | None = None,
         success_reward: float | None = None,
+        notes: Sequence[str] = (),
+        opened: Opened | None = None,
     ) -> None:
-        self.name = name
+        self.name, self.notes, self.opened = name, tuple(notes), opened
+        self.framework = None if opened is None else opened.framework
         self.metrics, self.evaluations, self.config = metrics, evaluations, dict(config or {})
         schema = rows.collect_schema()
-        self.single_precision = schema.get("reward") in (pl.Float32, pl.Float16)
+        self.single_precision = schema.get("reward") in (pl.Float32, pl.Float16) or (
+            opened is not None and opened.single_precision
+        )
         self.components = [
             column.removeprefix("reward_")
             for column, dtype in schema.items()
-            if column.startswith("reward_") and dtype.is_numeric()
+            if column.startswith("reward_") and (dtype.is_numeric() or dtype == pl.Boolean)
         ]
         self._success = success_reward
-        self._given = rows
-        self.rows = _normalised(rows, schema)
+        self.every = _normalised(rows, schema, self.components)
+        self.rows = self.every.filter(pl.col("group_id").is_not_null())
+
+    @classmethod
+    def of_records(cls, opened: Opened, *, success_reward: float | None = None) -> RunData:
+        """What stands at a path. A run without rollouts on disk has no rows, and a note that says so."""
+        nothing = opened.rows is None
+        return cls(
+            pl.LazyFrame(schema=COLUMNS) if opened.rows is None else opened.rows,
+            name=opened.name,
+            metrics=opened.metrics,
+            evaluations=opened.evaluations,
+            config=opened.config,
+            success_reward=success_reward,
+            notes=(*opened.notes, *((NO_ROLLOUTS,) if nothing else ())),
+            opened=opened,
+        )
+
+    @cached_property
+    def _facts(self) -> dict[str, Any]:
+        """What one pass over all rows says: how many, how many values each column has, the bounds of the rewards."""
+        counts = [pl.col(name).count().alias(f"count {name}") for name in COLUMNS]
+        found = self.every.select(
+            pl.len().alias("rows"),
+            *counts,
+            steps=pl.col("step_given").sum(),
+            low=pl.col("score").min(),
+            high=pl.col("score").max(),
+        )
+        return found.collect(engine="streaming").row(0, named=True)
 
     @cached_property
     def ungrouped(self) -> int:
-        """Rows whose group is not known; they are left out."""
-        if "group_id" not in self._given.collect_schema():
-            return int(self._given.select(pl.len()).collect(engine="streaming").item())
-        return int(self._given.select(pl.col("group_id").is_null().sum()).collect(engine="streaming").item())
+        """Rows whose group is not known; they are left out of `rows`."""
+        return int(self._facts["rows"] - self._facts["count group_id"])
+
+    def lacks(self, column: str) -> bool:
+        """Whether no row has a value there."""
+        return not self._facts["steps" if column == "step" else f"count {column}"]
 
     @cached_property
     def two_rewards(self) -> tuple[float, float] | None:
         """(lower, higher) where the rewards before shaping have two values, else None."""
-        reward = pl.col("score")
-        low, high = self.rows.select(reward.min(), high=reward.max()).collect(engine="streaming").row(0)
+        reward, low, high = pl.col("score"), self._facts["low"], self._facts["high"]
         if low is None or low == high:
             return None
         between = (reward != low) & (reward != high)
-        if self.rows.select(between.any()).collect(engine="streaming").item():
+        if self.every.select(between.any()).collect(engine="streaming").item():
             return None
         return low, high
 
     @cached_property
-    def success_reward(self) -> float:
-        """From this reward on a completion is right."""
+    def _success_said(self) -> tuple[float, str]:
         if self._success is not None:
-            return self._success
-        configured = self.config.get("success_reward")
-        if isinstance(configured, int | float):
-            return float(configured)
-        return self.two_rewards[1] if self.two_rewards is not None else 1.0
+            return self._success, "as asked for"
+        configured = number(self.config.get("success_reward"))
+        if configured is not None:
+            return configured, "success_reward of the configuration"
+        low, high = self._facts["low"], self._facts["high"]
+        if self.config or high is None:
+            return 1.0, "the usual reward of a solved task"
+        if self.two_rewards is not None:
+            return high, "the higher of the two rewards that occur"
+        if low == high:
+            return max(
+                high, 1.0
+            ), "the usual reward of a solved task" if high < 1 else "the only reward that occurs"
+        if low < 1.0 <= high:
+            return 1.0, "rewards lie on both sides of 1"
+        return (low + high) / 2, "the middle between the lowest and the highest reward"
+
+    @property
+    def success_reward(self) -> float:
+        """From this reward on a completion is right.
+
+        As asked for, or as the configuration has it; 1 where that says nothing of it. Of rollouts alone: the higher
+        of two rewards where only two occur, 1 where rewards lie on both sides of it, else the middle between the
+        lowest and the highest.
+        """
+        return self._success_said[0]
+
+    @property
+    def success_said(self) -> str:
+        """Where `success_reward` is from, in words."""
+        return self._success_said[1]
+
+    @property
+    def least_right(self) -> float:
+        """`success_reward`, less what is rounding: 4 units in its last place."""
+        return self.success_reward - 4 * ulp(self.success_reward)
 
     @cached_property
     def groups(self) -> pl.DataFrame:
@@ -124,39 +193,47 @@ class RunData:
 
         step, group_id, prompt_key; n and scored completions; prompts (distinct ones in it); reward_min, _max, _mean,
         _std (population), right (completions at success_reward or above); has_spread and kind ("informative",
-        "all_high", "all_low", "single", "unscored"); tokens, tokens_known; ended_known, truncated, truncated_right,
+        "all_high", "all_low", "single", "unscored"), by the rewards that advantages are made of; task_kind, the same
+        by rewards before shaping, as metrics.jsonl counts groups; used (some completion was trained on) and
+        dropped_reason; tokens, tokens_known; ended_known, truncated, truncated_right,
         truncated_scored; right_tokens, wrong, wrong_tokens; empty; advantages (those recorded), advantage_bad (missing
         or not finite, though scored), advantage_min, _max; nll, nll_tokens (−log-prob under the sampler, summed over
         tokens); gap, gap_abs, gap_tokens (sampler − trainer); distinct, same_pairs (ordered pairs of equal text),
         expected_pairs (how many the log-probs let expect), pairs; seen (its place in the records).
         """
-        table = _group_table(self.rows, self.success_reward)
-        spread = self._has_spread(table)
-        high = pl.col("right") == pl.col("scored")
-        kind = (
-            pl.when(pl.col("scored") == 0)
-            .then(pl.lit("unscored"))
-            .when(pl.col("scored") == 1)
-            .then(pl.lit("single"))
-            .when(pl.col("has_spread"))
-            .then(pl.lit("informative"))
-            .when(high)
-            .then(pl.lit("all_high"))
-            .otherwise(pl.lit("all_low"))
-        )
-        return table.with_columns(pl.Series("has_spread", spread)).with_columns(kind=kind)
+        return self._table(self.rows)
 
-    def _has_spread(self, table: pl.DataFrame) -> NDArray[np.bool_]:
-        """The one function that decides it for advantages, statistics and sampling too."""
+    @cached_property
+    def every_group(self) -> pl.DataFrame:
+        """`groups`, and each row of no known group as one of its own, named "row 7"."""
+        return self._table(self.every_named) if self.ungrouped else self.groups
+
+    @cached_property
+    def every_named(self) -> pl.LazyFrame:
+        """`every`, each row of no known group in one of its own: "row 7"."""
+        if not self.ungrouped:
+            return self.every
+        alone = pl.format("row {}", pl.col("row"))
+        return self.every.with_row_index("row").with_columns(pl.col("group_id").fill_null(alone)).drop("row")
+
+    def _table(self, rows: pl.LazyFrame) -> pl.DataFrame:
+        table = _group_table(rows, self.least_right)
+        spread = self._spread(table["reward_min"], table["reward_max"])
+        task_spread = self._spread(table["score_min"], table["score_max"])
+        return table.with_columns(has_spread=spread, kind=_kind(spread), task_kind=_kind(task_spread)).drop(
+            "score_min", "score_max"
+        )
+
+    def _spread(self, low: pl.Series, high: pl.Series) -> pl.Series:
+        """By the one function that decides it for advantages, statistics and sampling too."""
         import torch
 
         from grouprl.advantages.groups import exceeds_rounding
         from grouprl.advantages.inputs import DOUBLE, SINGLE
 
-        low, high = (torch.tensor(table[c].fill_null(0.0).to_numpy()) for c in ("reward_min", "reward_max"))
-        found = exceeds_rounding(low, high, 4, SINGLE if self.single_precision else DOUBLE)
-        answer: NDArray[np.bool_] = found.numpy()
-        return answer
+        bounds = (torch.tensor(bound.fill_null(0.0).to_numpy()) for bound in (low, high))
+        found = exceeds_rounding(*bounds, 4, SINGLE if self.single_precision else DOUBLE)
+        return pl.Series(found.numpy())
 
     @cached_property
     def steps(self) -> list[int]:
@@ -239,8 +316,22 @@ def _quarter(steps: Sequence[int]) -> int:
     return max(-(-len(steps) // 4), 1)
 
 
-def _normalised(rows: pl.LazyFrame, schema: pl.Schema) -> pl.LazyFrame:
-    """The rows of known groups with all of COLUMNS, rewards that are finite or null, and keys for texts.
+def _kind(spread: pl.Series) -> pl.Expr:
+    return (
+        pl.when(pl.col("scored") == 0)
+        .then(pl.lit("unscored"))
+        .when(pl.col("scored") == 1)
+        .then(pl.lit("single"))
+        .when(spread)
+        .then(pl.lit("informative"))
+        .when(pl.col("right") == pl.col("scored"))
+        .then(pl.lit("all_high"))
+        .otherwise(pl.lit("all_low"))
+    )
+
+
+def _normalised(rows: pl.LazyFrame, schema: pl.Schema, components: Sequence[str]) -> pl.LazyFrame:
+    """The rows with all of COLUMNS, rewards that are finite or null, and keys for texts.
 
     `score` is the reward before shaping, where that is recorded; `advantage_given` says whether an advantage stands
     there, be it NaN; `prompt_key`, `text_key` are hashes of the prompt's id (else its text) and of the completion.
@@ -248,12 +339,15 @@ def _normalised(rows: pl.LazyFrame, schema: pl.Schema) -> pl.LazyFrame:
     missing = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in COLUMNS.items() if name not in schema]
     known = [pl.col(name).cast(dtype, strict=False) for name, dtype in COLUMNS.items() if name in schema]
     kept = [pl.col(name) for name in schema if name not in COLUMNS and name not in OWN]
+    scores = [f"reward_{name}" for name in components]
     prompt = pl.coalesce(pl.col("prompt_id"), pl.col("prompt"))
     return (
         rows.select(*known, *missing, *kept)
-        .filter(pl.col("group_id").is_not_null())
+        .with_columns(pl.col(name).cast(pl.Float64, strict=False) for name in scores)
         .with_columns(
+            *(_finite(name) for name in scores),
             pl.col("step").fill_null(0),
+            step_given=pl.col("step").is_not_null(),
             reward=_finite("reward"),
             advantage_given=pl.col("advantage").is_not_null(),
             advantage=_finite("advantage"),
@@ -268,7 +362,7 @@ def _normalised(rows: pl.LazyFrame, schema: pl.Schema) -> pl.LazyFrame:
 
 
 def _finite(name: str) -> pl.Expr:
-    return pl.when(pl.col(name).is_finite()).then(pl.col(name))
+    return pl.when(pl.col(name).is_finite()).then(pl.col(name)).alias(name)
 
 
 def _group_table(rows: pl.LazyFrame, success: float) -> pl.DataFrame:
@@ -290,6 +384,10 @@ def _group_table(rows: pl.LazyFrame, success: float) -> pl.DataFrame:
             reward_max=reward.max(),
             reward_mean=reward.mean(),
             reward_std=reward.std(ddof=0),
+            score_min=pl.col("score").min(),
+            score_max=pl.col("score").max(),
+            used=pl.col("used").any(),
+            dropped_reason=pl.col("dropped_reason").drop_nulls().first(),
             right=right.sum(),
             wrong=wrong.sum(),
             tokens=tokens.sum(),

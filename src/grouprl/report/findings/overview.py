@@ -16,6 +16,7 @@ from grouprl.report.findings.loss import loss_explained
 from grouprl.report.findings.registry import run_checks
 from grouprl.report.findings.source import read_run
 from grouprl.report.findings.statistics import Interval, Z, ratio, share
+from grouprl.report.opening import readable
 
 JSON_VERSION = 1
 
@@ -31,6 +32,7 @@ class Overview:
         ungrouped: Rows whose group is not known: left out of all else.
         group_size: That of most groups.
         success_reward: From this reward on a completion counts as right.
+        success_said: Where that number is from.
         reward: Mean reward of each step, in order.
         right: Share of right completions, first and last quarter of the steps.
         kinds: Share of the groups by kind: informative, all_high, all_low, single, unscored.
@@ -50,6 +52,7 @@ class Overview:
     ungrouped: int
     group_size: int
     success_reward: float
+    success_said: str
     reward: tuple[float | None, ...]
     right: tuple[Interval | None, Interval | None]
     kinds: dict[str, float]
@@ -70,8 +73,10 @@ class Overview:
                 "groups",
                 "completions",
                 "tokens",
+                "ungrouped",
                 "group_size",
                 "success_reward",
+                "success_said",
                 "kinds",
                 "loss",
             )
@@ -91,11 +96,15 @@ class Report:
         name: The run's path.
         overview: Its numbers.
         findings: What the checks found, the gravest first. None is good news.
+        notes: What to know of how the records were read: an unverified format, groups that had to be rebuilt, …
+        framework: Who wrote them; None for grouprl.
     """
 
     name: str
     overview: Overview
     findings: tuple[Finding, ...]
+    notes: tuple[str, ...] = ()
+    framework: str | None = None
 
     @property
     def worst(self) -> Severity | None:
@@ -107,6 +116,8 @@ class Report:
         return {
             "version": JSON_VERSION,
             "run": self.name,
+            "framework": self.framework,
+            "notes": list(self.notes),
             "worst": None if self.worst is None else self.worst.label,
             "overview": self.overview.to_dict(),
             "findings": [finding.to_dict() for finding in self.findings],
@@ -117,17 +128,19 @@ def report(path: str | Path | RunData, *, success_reward: float | None = None) -
     """Read a run's records and look for findings.
 
     Args:
-        path: A run folder, a Parquet file of rollouts or a folder of them; or a `RunData`.
+        path: A run's folder, or rollouts of any known framework (a folder, a file, a glob: see `read_run`); or a
+            `RunData`.
         success_reward: From this reward on a completion is right; see `RunData`.
 
     Returns:
         The overview and the findings. Rollouts without rows give an overview of zeros.
 
     Raises:
-        RunError: Nothing is there, or it cannot be read.
+        RunError, InputError: Nothing is there, or it cannot be read.
     """
     run = path if isinstance(path, RunData) else read_run(path, success_reward=success_reward)
-    return Report(run.name, overview(run), tuple(run_checks(run)))
+    with readable(run.name):
+        return Report(run.name, overview(run), tuple(run_checks(run)), run.notes, run.framework)
 
 
 def overview(run: RunData) -> Overview:
@@ -147,6 +160,7 @@ def overview(run: RunData) -> Overview:
         ungrouped=run.ungrouped,
         group_size=run.group_size,
         success_reward=run.success_reward,
+        success_said=run.success_said,
         reward=tuple(by_step["reward"]),
         right=(share(first["right"], first["scored"]), share(last["right"], last["scored"])),
         kinds={kind: kinds.get(kind, 0) / max(len(groups), 1) for kind in KINDS},

@@ -69,7 +69,16 @@ def checks() -> dict[str, Registered]:
     return dict(_CHECKS)
 
 
-def run_checks(run: RunData) -> list[Finding]:
-    """What all checks find, the gravest first and otherwise in the order of registration."""
-    found = [finding for check in _CHECKS.values() for finding in check.function(run)]
+def run_checks(run: RunData, *, stop: Callable[[], bool] = lambda: False) -> list[Finding]:
+    """What all checks find, the gravest first and otherwise in the order of registration.
+
+    Args:
+        run: The records.
+        stop: Asked between checks; once it says so the rest are not made, and what was found is returned.
+    """
+    found: list[Finding] = []
+    for check in list(_CHECKS.values()):
+        if stop():
+            break
+        found += check.function(run)
     return sorted(found, key=lambda finding: -finding.severity)

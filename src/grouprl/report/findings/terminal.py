@@ -92,11 +92,23 @@ def _head(paper: Paper, report: Report) -> list[str]:
         *([counted(o.tokens, "token")] if o.tokens is not None else []),
         *([f"{counted(o.ungrouped, 'row')} without a group left out"] if o.ungrouped else []),
     ]
+    who = [report.framework] if report.framework else []
     return [
         paper.style(paper.untrusted(report.name, paper.width), "bold"),
-        *(paper.style(line, "dim") for line in paper.wrap(" · ".join(counts))),
+        *(paper.style(line, "dim") for line in paper.wrap(" · ".join([*who, *counts]))),
+        *_notes(paper, report.notes),
         "",
     ]
+
+
+def _notes(paper: Paper, notes: Sequence[str]) -> list[str]:
+    """How the records were read; that a format is unverified stands out."""
+    lines = []
+    for note in notes:
+        wrapped = paper.wrap(safe_text(note), indent="  ", first="- " if paper.ascii else "· ")
+        style = "warning" if note.startswith("unverified") else "dim"
+        lines += [paper.style(line, style) for line in wrapped]
+    return lines
 
 
 def _overview(paper: Paper, o: Overview) -> list[str]:

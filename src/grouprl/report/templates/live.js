@@ -15,7 +15,7 @@ async function takeOver() {
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
   const packed = fresh.querySelector("[data-groups]").textContent;
   const data = page.browser ? await unpack(packed) : null;
-  for (const name of ["facts", "tiles", "findings", "evaluations", "figures"]) {
+  for (const name of ["facts", "tiles", "notes", "findings", "evaluations", "figures"]) {
     const mine = document.querySelector(`[data-part="${name}"]`), theirs = fresh.querySelector(`[data-part="${name}"]`);
     if (mine.innerHTML === theirs.innerHTML) continue;
     const taken = document.importNode(theirs, true);
