@@ -7,6 +7,7 @@
 #   make results makes the runs of docs/results.md, hours in all; it goes on where it was stopped
 #   make figures draws the figures of the docs, and writes the tables of docs/results.md
 #   make integrations  tests grouprl inside other trainers, each in an environment of its own
+#   make picture RUN=runs/arithmetic-1   draws the README's picture from that run's report
 #   make setup   only sets up
 
 PYTHON ?= python3
@@ -62,6 +63,13 @@ results: setup
 figures: setup
 	$(BIN)/python docs/figures.py
 	$(BIN)/python docs/results_page.py
+
+RUN ?= runs/arithmetic-1
+
+picture: setup
+	$(BIN)/python docs/picture.py $(RUN)
+
+.PHONY: picture
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

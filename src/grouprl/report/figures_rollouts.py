@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from grouprl.report.opening import polars
 from grouprl.report.series import Series, decimal, mean, percent, present, rounded
 from grouprl.report.sources import Source
 from grouprl.report.tables import advantage_histogram
+from grouprl.report.text import clip_head, safe_text
 
 if TYPE_CHECKING:
     import polars as pl
@@ -18,6 +20,7 @@ PASS_RATES = ("0", "0 to ¼", "¼ to ½", "½ to ¾", "¾ to 1", "1")
 MOST_COLUMNS = 60
 MOST_PROMPTS = 40
 PROMPT_CHARACTERS = 160
+LABEL_CHARACTERS = 22
 
 
 def pass_rate_figure(groups: pl.DataFrame) -> dict[str, Any] | None:
@@ -151,12 +154,31 @@ def prompt_figure(source: Source, groups: pl.DataFrame) -> dict[str, Any] | None
         "x": [_label(stretch) for stretch in stretches],
         "steps": [[stretch[0], stretch[-1]] for stretch in stretches],
         "rows": [texts.get(key) or key for key in keys],
+        "labels": short_labels([texts.get(key) or "" for key in keys]),
         "keys": keys,
         "cells": [rounded(row, 3) for row in cells],
         "what": "right",
         "scale": "rate",
     }
     return {"name": "prompts", "title": "Prompts × steps", "caption": caption, "data": data, "wide": True}
+
+
+def short_labels(prompts: Sequence[str]) -> list[str]:
+    """What tells prompts of one make apart, in a few characters: without the words that all begin or end with.
+
+    Example:
+        >>> short_labels(["What is 7 + 15? Be brief.", "What is 7 + 8? Be brief."])
+        ['15', '8']
+        >>> short_labels(["How long is the longest river in the world?"])
+        ['…est river in the world?']
+    """
+    words = [prompt.split() for prompt in prompts]
+    shortest = min(map(len, words), default=0)
+    if len(set(prompts)) > 1:
+        first = next((i for i in range(shortest) if len({w[i] for w in words}) > 1), shortest)
+        last = next((i for i in range(shortest - first) if len({w[-1 - i] for w in words}) > 1), shortest - first)
+        words = [own[first : len(own) - last] for own in words]
+    return [clip_head(safe_text(" ".join(own).strip("?!.,:;")), LABEL_CHARACTERS) for own in words]
 
 
 def _of_steps(scored: pl.DataFrame, stretch: list[int]) -> float | None:

@@ -182,6 +182,8 @@ def heading(source: Source) -> list[tuple[str, str]]:
     planned = number(_setting(config, "steps"))
     steps = f"{done:.0f}" if planned is None or planned == done else f"{done:.0f} of {planned:.0f}"
     facts = [("model", _setting(config, "model")), ("task", _setting(config, "task")), ("steps", steps)]
+    if source.run is not None and source.run.framework is not None:
+        facts.insert(0, ("rollouts of", source.run.framework))
     further = ("prompts_per_step", "group_size", "estimator", "lr", "seed")
     facts += [(key.replace("_", " "), _setting(config, key)) for key in further]
     return [(label, str(value)) for label, value in facts if value is not None]
@@ -221,6 +223,8 @@ def tiles(source: Source) -> list[tuple[str, str, str]]:
         ("Groups with spread", percent(informative), "mean over the run"),
         ("Truncated", from_to(truncated, percent), remark),
     ]
+    if source.metrics_stand_in:  # another framework's rollouts: what they do not hold is no news of the run
+        shown = [one for one in shown if one[1] != "–"]
     seconds = present(column(metrics, "seconds_step"))
     if seconds:
         memory = max(present(column(metrics, "peak_memory_gib")), default=None)

@@ -61,15 +61,17 @@ class Chart {
 
 // ---------------------------------------------------------------- axes
 
-function niceStep(span, count) {
+/** A round step; a multiple of `least` where that is given: there is no step 2.5 of a run. */
+function niceStep(span, count, least) {
   const raw = span / Math.max(count, 1);
   const power = 10 ** Math.floor(Math.log10(raw));
-  return [1, 2, 2.5, 5, 10].map((m) => m * power).find((step) => step >= raw * 0.999);
+  return [1, 2, 2.5, 5, 10].map((m) => m * power)
+    .find((step) => step >= raw * 0.999 && (!least || Number.isInteger(step / least))) ?? least;
 }
 
 function ticks(low, high, count, least = 0) {
   if (!(high > low)) return [low];
-  const step = Math.max(niceStep(high - low, count), least);
+  const step = Math.max(niceStep(high - low, count, least), least);
   const found = [];
   for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i += 1) found.push(i * step);
   return found;
@@ -306,8 +308,9 @@ const rateClass = (rate) => (rate <= 0 ? 0 : rate >= 1 ? 5 : Math.min(Math.max(M
 function drawGrid(data, width, chart) {
   const columns = data.x.length, rows = data.rows.length;
   const named = data.scale === "share";
-  const rowHeight = named ? 30 : Math.max(9, Math.min(20, 420 / rows));
-  const left = named ? leftOf(data.rows) : 12;
+  const labels = named ? data.rows : width > 620 ? data.labels : null;
+  const rowHeight = named ? 30 : Math.max(labels ? 13 : 9, Math.min(20, 420 / rows));
+  const left = labels ? leftOf(labels) : 12;
   const height = 10 + 38 + rows * rowHeight;
   const { svg, plot } = frame(width, { left, height });
   const cellWidth = (plot.right - plot.left) / columns;
@@ -326,9 +329,9 @@ function drawGrid(data, width, chart) {
     cells.append(makeSvg("rect", { ...place(r, c), ...tone }));
   }));
   svg.append(cells);
-  if (named) {
-    data.rows.forEach((name, r) => svg.append(
-      text(plot.left - 7, plot.bottom - (r + 0.5) * rowHeight + 4, name, { "text-anchor": "end" })));
+  if (labels) {
+    labels.forEach((name, r) => svg.append(
+      text(plot.left - 7, Number(place(r, 0).y) + (rowHeight - gap) / 2 + 4, name, { "text-anchor": "end" })));
   }
   const every = Math.max(1, Math.ceil(columns / Math.max((plot.right - plot.left) / (8 * Math.max(...data.x.map((l) => l.length)) + 18), 1)));
   data.x.forEach((label, c) => {
