@@ -36,9 +36,7 @@ def main() -> None:
         if box is None:
             raise SystemExit(f"{run}: its page has no figure of advantages, expected a run with rollouts")
         height = box["y"] + box["height"] + 24
-        page.screenshot(
-            path=PICTURE, full_page=True, clip={"x": 0, "y": 0, "width": WIDTH, "height": height}
-        )
+        page.screenshot(path=PICTURE, full_page=True, clip={"x": 0, "y": 0, "width": WIDTH, "height": height})
         browser.close()
     print(PICTURE)
 

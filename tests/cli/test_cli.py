@@ -50,6 +50,7 @@ def test_train_prints_what_happened_and_writes_the_run(train, capsys):
         "step 3, group",
         "advantage",
         "model   runs/arithmetic-1/model",
+        "\nfound   ",
         "report  runs/arithmetic-1/report",
     ):
         assert expected in out

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import rollout_files
 
 from grouprl.cli.main import main
 from grouprl.records import write_rollouts
@@ -82,6 +83,39 @@ def test_rollouts_alone(healthy, capsys):
     assert "1 step · 8 groups of 8" in capsys.readouterr().out
 
 
+def test_rollouts_of_another_framework(healthy, capsys):
+    rollout_files.ms_swift(Path("outputs"))
+    assert main(["report", "outputs", "--html"]) == 0
+    out = capsys.readouterr().out
+    assert "ms-swift · 2 steps · 6 groups of 4 · 24 completions\n· unverified: ms-swift's format" in out
+    assert out.endswith("page  outputs/report.html\n")
+    assert "Unverified: ms-swift" in Path("outputs/report.html").read_text()
+    assert main(["report", "outputs", "--format", "ms_swift", "--group-size", "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["framework"], found["overview"]["groups"]) == ("ms-swift", 12)
+    assert any(
+        note.startswith("groups were rebuilt") and "G = 2 (as given)" in note for note in found["notes"]
+    )
+
+
+def test_a_table_and_a_glob(healthy, capsys):
+    Path("a.csv").write_text("uid,points,style\na,1,0\na,0,1\n")
+    named = ["--columns", "group_id=uid", "--rewards", "points", "style=0.5"]
+    assert main(["report", "a.csv", *named, "--html", "--json"]) == 0
+    overview = json.loads(capsys.readouterr().out)["overview"]
+    assert overview["reward"] == [0.75]  # (1 + 0.5) / 2
+    assert Path("a.html").exists()
+    assert main(["report", f"{healthy}/rollouts/step_0000*.parquet", "--html"]) == 0
+    assert capsys.readouterr().out.endswith("page  report.html\n")
+
+
+def test_findings_are_in_the_page(spoilt, capsys):
+    assert main(["report", spoilt, "--html"]) == 0
+    page = Path(spoilt, "report.html").read_text()
+    assert "100 % of the completions are cut off at the token limit" in page
+    assert "Two completions to see it by" in page
+
+
 def test_two_runs(healthy, spoilt, capsys):
     assert main(["report", "--compare", healthy, spoilt, "--fail-on", "warning"]) == 1
     out = capsys.readouterr().out
@@ -115,6 +149,12 @@ def test_another_success_reward(healthy, capsys):
         (["--compare", "runs/first", "runs/first", "--html"], "expected one run for a page"),
         (["runs/first", "--fail-on", "any"], "--fail-on"),
         (["runs/first", "--success-reward", "x"], "--success-reward"),
+        (["runs/first", "--columns", "reward"], "--columns 'reward', expected NAME=COLUMN"),
+        (["runs/first", "--rewards", "a=b"], "--rewards 'a=b', expected COLUMN or COLUMN=WEIGHT"),
+        (["runs/first/rollouts", "--format", "trk"], "no format 'trk', expected one of grouprl, trl"),
+        (["runs/first/rollouts", "--format", "trl"], "not of format trl"),
+        (["runs/first/rollouts", "--columns", "reward=score"], "no column 'score'"),
+        (["runs/*.none"], "no file matches"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments, expected, healthy, capsys):

@@ -10,12 +10,14 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from grouprl.errors import RunError
 from grouprl.records import append_jsonl
+from grouprl.report import findings
 from grouprl.report.watch import Watch
 
 from .conftest import METRICS
@@ -125,6 +127,59 @@ def test_the_stamp_changes_when_the_run_grows_and_the_page_with_it(make_run, wat
     append_jsonl(run.metrics_path, {"step": 2, **METRICS, "reward_mean": 0.75})
     assert ask(watch, "/stamp")[1] != first
     assert "Mean reward 0.25 to 0.75" in ask(watch)[1]
+
+
+@pytest.fixture
+def slow_check():
+    """A check that finds something once it is let."""
+    let = threading.Event()
+
+    @findings.register("slow")
+    def slow(run):
+        assert let.wait(60)
+        yield findings.Finding(
+            "slow", findings.Severity.INFO, f"{len(run.steps)} steps seen", "They were.", ()
+        )
+
+    yield let
+    let.set()
+    findings.unregister("slow")
+
+
+def until(watch, other_than):
+    """The stamp, once it is another one."""
+    for _ in range(600):
+        if (stamp := ask(watch, "/stamp")[1]) != other_than:
+            return stamp
+        time.sleep(0.1)
+    raise AssertionError("the stamp stayed")
+
+
+def test_the_page_does_not_wait_for_its_findings(make_run, watching, slow_check):
+    run = make_run(2)
+    watch = watching(run.path)
+    stamp = ask(watch, "/stamp")[1]
+    assert "Looking through the records" in ask(watch)[1]
+    assert ask(watch, "/stamp")[1] == stamp
+    slow_check.set()
+    found = until(watch, stamp)
+    assert "2 steps seen" in ask(watch)[1]
+    slow_check.clear()
+    append_jsonl(run.metrics_path, {"step": 3, **METRICS})
+    grown = until(watch, found)
+    assert "2 steps seen" in ask(watch)[1]  # those of before, until there are new ones
+    slow_check.set()
+    until(watch, grown)
+    assert "2 steps seen" in ask(watch)[1]
+    assert "Looking through" not in ask(watch)[1]
+
+
+def test_a_server_that_is_closed_looks_no_further(make_run, watching, slow_check):
+    watch = watching(make_run(1).path)
+    ask(watch)
+    threading.Timer(0.2, slow_check.set).start()
+    watch.close()
+    assert watch._pages.findings.known is None
 
 
 def test_a_run_that_has_no_step_yet_is_shown_as_such(make_run, watching):

@@ -110,12 +110,14 @@ def source(
     if not raw:
         raise InputError(f"{paths[0]}: holds no rows, expected at least one; check the path")
     layout = chosen.layout(raw, options)
+    single = _single_precision(raw, layout.columns)
     raw = {name: _readable(dtype) for name, dtype in raw.items()}
     raw |= _numbers(raw, layout.columns, first) | dict(layout.types)
     return Source(
         format=chosen,
         paths=paths,
         columns=_columns(raw, layout.columns),
+        single_precision=single,
         _layout=layout,
         _raw=raw,
         _kind=kinds.pop(),
@@ -226,6 +228,12 @@ def _readable(dtype: pl.DataType) -> pl.DataType:
     if dtype == pl.Null or (isinstance(dtype, pl.List) and dtype.inner == pl.Null):
         return pl.String()
     return dtype
+
+
+def _single_precision(raw: Mapping[str, pl.DataType], columns: Mapping[str, pl.Expr]) -> bool:
+    pl = polars()
+    made_of = columns["reward"].meta.root_names() if "reward" in columns else []
+    return any(raw.get(name) in (pl.Float32, pl.Float16) for name in made_of)
 
 
 def _numbers(

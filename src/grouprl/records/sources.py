@@ -27,11 +27,13 @@ class Source:
         format: Which of `formats.FORMATS`.
         paths: The files, in order.
         columns: Name → type of the columns that `rows` has.
+        single_precision: The files' rewards are float32 or narrower, so that more of a difference is rounding.
     """
 
     format: Format
     paths: tuple[Path, ...]
     columns: Mapping[str, pl.DataType]
+    single_precision: bool
     _layout: Layout
     _raw: Mapping[str, pl.DataType]
     _kind: str
@@ -43,13 +45,6 @@ class Source:
     def scans(self) -> bool:
         """Whether `rows` is a scan of Parquet, which reads what a query needs; else each query reads all of it anew."""
         return self._kind == "parquet" and self._layout.key is None
-
-    @property
-    def single_precision(self) -> bool:
-        """Whether rewards are made of float32 or narrower numbers, so that more of a difference is rounding."""
-        pl = polars()
-        made_of = self._layout.columns["reward"].meta.root_names() if "reward" in self._layout.columns else []
-        return any(self._raw.get(name) in (pl.Float32, pl.Float16) for name in made_of)
 
     def rows(self) -> pl.LazyFrame:
         """One row a completion. It streams: `collect(engine="streaming")` holds a few frames of rows at a time.

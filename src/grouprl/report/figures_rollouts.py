@@ -176,7 +176,9 @@ def short_labels(prompts: Sequence[str]) -> list[str]:
     shortest = min(map(len, words), default=0)
     if len(set(prompts)) > 1:
         first = next((i for i in range(shortest) if len({w[i] for w in words}) > 1), shortest)
-        last = next((i for i in range(shortest - first) if len({w[-1 - i] for w in words}) > 1), shortest - first)
+        last = next(
+            (i for i in range(shortest - first) if len({w[-1 - i] for w in words}) > 1), shortest - first
+        )
         words = [own[first : len(own) - last] for own in words]
     return [clip_head(safe_text(" ".join(own).strip("?!.,:;")), LABEL_CHARACTERS) for own in words]
 

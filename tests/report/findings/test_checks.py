@@ -133,6 +133,27 @@ def test_a_small_held_out_set_decides_nothing(rows, look):
     assert look(rows(rates=rates), evaluations=evaluated(0.2, 0.25, half=0.25, prompts=9)) == {}
 
 
+@pytest.mark.parametrize(
+    ("rate", "at_best", "after", "name"),
+    [
+        (
+            0.8,
+            0.7,
+            0.4,
+            "held_out_falls",
+        ),  # training holds, held-out fell from its best and still is above its start
+        (0.8, 0.7, 0.65, None),  # by less than a tenth
+        (0.3, 0.7, 0.4, None),  # training fell as well: that is another matter
+    ],
+)
+def test_held_out_accuracy_is_compared_with_its_best(rate, at_best, after, name, rows, look):
+    rates = np.full((16, 8), 0.8)
+    rates[8:] = rate
+    first, last = evaluated(0.35, after)
+    given = [first, evaluated(0.0, at_best)[1] | {"step": 8}, last]
+    assert set(look(rows(rates=rates), evaluations=given)) == ({name} if name else set())
+
+
 def test_neither_rises(rows, look):
     assert look(rows(rates=np.full((16, 8), 0.4)), evaluations=evaluated(0.4, 0.3)) == {}
 

@@ -231,8 +231,8 @@ class RunData:
         from grouprl.advantages.groups import exceeds_rounding
         from grouprl.advantages.inputs import DOUBLE, SINGLE
 
-        bounds = (torch.tensor(bound.fill_null(0.0).to_numpy()) for bound in (low, high))
-        found = exceeds_rounding(*bounds, 4, SINGLE if self.single_precision else DOUBLE)
+        bottom, top = (torch.tensor(bound.fill_null(0.0).to_numpy()) for bound in (low, high))
+        found = exceeds_rounding(bottom, top, 4, SINGLE if self.single_precision else DOUBLE)
         return pl.Series(found.numpy())
 
     @cached_property

@@ -19,7 +19,7 @@ def held_out(run: RunData) -> Iterator[Finding]:
     """The share of right completions in training rose by over a tenth, held-out accuracy by under half that; or
     held-out accuracy fell from its best by over a tenth, and training did not.
     """
-    measured = [(line, found) for line in run.evaluations if (found := accuracy(line)) is not None]
+    measured = [(line, known) for line in run.evaluations if (known := accuracy(line)) is not None]
     if len(measured) < 2 or not run.has_trend:
         return
     (_, before), (_, after) = measured[0], measured[-1]
