@@ -16,7 +16,7 @@ from grouprl.errors import InputError, RunError
 from grouprl.records import append_jsonl, write_rollouts
 from grouprl.report import write_report
 from grouprl.report.findings import Example
-from grouprl.report.html_parts import steps_in_words
+from grouprl.report.series import steps_in_words
 
 from .conftest import METRICS, make_groups
 

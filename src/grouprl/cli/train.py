@@ -17,8 +17,7 @@ from grouprl.cli.options import named_value, parse
 from grouprl.cli.summary import print_findings, print_summary
 from grouprl.errors import ConfigError, GrouprlError, RewardError
 from grouprl.records import RunFolder
-from grouprl.report import findings, safe_text, write_report
-from grouprl.report.sources import source_of
+from grouprl.report import safe_text, write_report
 from grouprl.training import Config, config_from_dict, read_config, resume, train
 
 DESCRIPTION = """Train a language model with GRPO: for each prompt the policy samples a group of completions, a reward
@@ -135,6 +134,9 @@ def _names(arguments: Sequence[str], option: str) -> bool:
 
 def _conclude(path: Path, display: Display) -> None:
     """Summary, findings and page. The model is saved by now, so what keeps them from being made is only a warning."""
+    from grouprl.report import findings
+    from grouprl.report.sources import source_of
+
     try:
         print_summary(path, display.console)
         run = findings.read_run(path)

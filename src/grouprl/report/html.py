@@ -13,15 +13,18 @@ import json
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grouprl.errors import MissingDependency, RunError
 from grouprl.records import RunFolder, atomic_write
 from grouprl.records.jsonl import clean_text
-from grouprl.report.html_parts import Finding, evaluation_table, finding_views, heading, tiles
+from grouprl.report.html_parts import evaluation_table, finding_views, heading, tiles
 from grouprl.report.opening import polars, readable
 from grouprl.report.sources import Source, open_source
 from grouprl.report.text import segments
+
+if TYPE_CHECKING:
+    from grouprl.report.findings.finding import Finding
 
 SCRIPTS = ("text.js", "charts.js", "list.js", "browser.js", "page.js")
 LIVE_SCRIPT = "live.js"

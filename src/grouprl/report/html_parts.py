@@ -4,68 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from grouprl.report.series import column, decimal, duration, from_to, mean, number, percent, present
+from grouprl.report.series import (
+    column,
+    decimal,
+    duration,
+    from_to,
+    mean,
+    number,
+    percent,
+    present,
+    steps_in_words,
+)
 from grouprl.report.sources import Source
 
-
-class Severity(Protocol):
-    """How much a finding matters; its `label` is "error", "warning" or "info"."""
-
-    @property
-    def label(self) -> str: ...
-
-
-class Evidence(Protocol):
-    """One number behind a finding; `low` and `high` are its interval, None where there is none."""
-
-    @property
-    def label(self) -> str: ...
-    @property
-    def value(self) -> float: ...
-    @property
-    def unit(self) -> str: ...
-    @property
-    def low(self) -> float | None: ...
-    @property
-    def high(self) -> float | None: ...
-
-
-class Example(Protocol):
-    """A completion to see a finding by."""
-
-    @property
-    def step(self) -> int: ...
-    @property
-    def prompt(self) -> str | None: ...
-    @property
-    def completion(self) -> str | None: ...
-    @property
-    def reward(self) -> float | None: ...
-    @property
-    def advantage(self) -> float | None: ...
-
-
-class Finding(Protocol):
-    """What a finding must have to be shown. Its texts may hold anything: they are escaped."""
-
-    @property
-    def title(self) -> str: ...
-    @property
-    def severity(self) -> Severity: ...
-    @property
-    def meaning(self) -> str: ...
-    @property
-    def advice(self) -> Sequence[str]: ...
-    @property
-    def steps(self) -> Sequence[tuple[int, int]]:
-        """Stretches, (first, last)."""
-
-    @property
-    def evidence(self) -> Sequence[Evidence]: ...
-    @property
-    def examples(self) -> Sequence[Example]: ...
+if TYPE_CHECKING:
+    from grouprl.report.findings.finding import Evidence, Example, Finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +47,6 @@ class FindingView:
 
 
 ORDER = {"error": 0, "warning": 1, "info": 2}
-MOST_STRETCHES = 8
 EXAMPLE_CHARACTERS = 600
 """Of a text in an example: of a prompt its end, of a completion its beginning."""
 
@@ -117,12 +71,10 @@ def finding_views(findings: Sequence[Finding]) -> list[FindingView]:
 def _example_views(examples: Sequence[Example]) -> list[ExampleView]:
     views, before = [], None
     for one in examples:
-        reward = "unscored" if one.reward is None else f"reward {one.reward:.3g}"
-        advantage = "" if one.advantage is None else f", advantage {one.advantage:+.2f}"
         prompt = (one.prompt or "").strip()
         views.append(
             ExampleView(
-                where=f"step {one.step}: {reward}{advantage}",
+                where=f"step {one.step}: {one.outcome}",
                 prompt="" if prompt == before else _clipped(prompt, end=True),
                 completion=None if one.completion is None else _clipped(one.completion),
             )
@@ -157,22 +109,6 @@ def in_unit(value: float, unit: str) -> str:
         said = f"{value:,.0f}"
         return f"{said} tokens" if unit == "tokens" else said
     return {"nats": f"{value:.3g} nats", "times": f"{value:.3g} ×"}.get(unit, f"{value:.3g}")
-
-
-def steps_in_words(stretches: Sequence[tuple[int, int]]) -> str:
-    """Stretches of steps, (first, last) each, in words.
-
-    Example:
-        >>> steps_in_words([(1, 3), (7, 7)]), steps_in_words([(5, 5)]), steps_in_words([])
-        ('steps 1–3, 7', 'step 5', '')
-    """
-    said = [str(first) if first == last else f"{first}–{last}" for first, last in stretches]
-    if not said:
-        return ""
-    one = len(stretches) == 1 and stretches[0][0] == stretches[0][1]
-    if len(said) > MOST_STRETCHES:
-        said = [*said[: MOST_STRETCHES - 1], "…", said[-1]]
-    return f"step{'' if one else 's'} {', '.join(said)}"
 
 
 def heading(source: Source) -> list[tuple[str, str]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+MOST_STRETCHES = 8
 Series = list[float | None]
 """One number a step; None where the step has none (nothing finished, nothing scored)."""
 
@@ -122,3 +123,19 @@ def from_to(values: Series, say: Callable[[float], str]) -> str:
         return "–"
     first, last = say(there[0]), say(there[-1])
     return first if first == last else f"{first} to {last}"
+
+
+def steps_in_words(stretches: Sequence[tuple[int, int]]) -> str:
+    """Stretches of steps, (first, last) each, in words.
+
+    Example:
+        >>> steps_in_words([(1, 3), (7, 7)]), steps_in_words([(5, 5)]), steps_in_words([])
+        ('steps 1–3, 7', 'step 5', '')
+    """
+    said = [str(first) if first == last else f"{first}–{last}" for first, last in stretches]
+    if not said:
+        return ""
+    one = len(stretches) == 1 and stretches[0][0] == stretches[0][1]
+    if len(said) > MOST_STRETCHES:
+        said = [*said[: MOST_STRETCHES - 1], "…", said[-1]]
+    return f"step{'' if one else 's'} {', '.join(said)}"

@@ -69,6 +69,12 @@ class Example:
     reward: float | None = None
     advantage: float | None = None
 
+    @property
+    def outcome(self) -> str:
+        """ "reward 1, advantage +0.50", or as much of it as is known."""
+        reward = "unscored" if self.reward is None else f"reward {self.reward:.3g}"
+        return reward if self.advantage is None else f"{reward}, advantage {self.advantage:+.2f}"
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:

@@ -9,6 +9,7 @@ from grouprl.report.findings.compare import Comparison, Line, value
 from grouprl.report.findings.finding import Evidence, Example, Finding, Severity
 from grouprl.report.findings.overview import Overview, Report
 from grouprl.report.findings.statistics import Interval
+from grouprl.report.series import steps_in_words
 from grouprl.report.text import clip_head, display_width, safe_text, sparkline, wrap
 
 STYLES = {
@@ -21,7 +22,6 @@ STYLES = {
 }
 MARKS = {Severity.ERROR: ("✗", "x"), Severity.WARNING: ("▲", "!"), Severity.INFO: ("●", "i")}
 LABEL = 12
-MOST_STRETCHES = 4
 
 
 class Paper:
@@ -182,7 +182,7 @@ def format_finding(paper: Paper, finding: Finding) -> list[str]:
     indent = "  "
     titles = paper.wrap(safe_text(finding.title), indent=indent, first=f"{mark} ")
     lines = [paper.style(line, finding.severity.label) for line in titles]
-    where = f"{finding.severity.label} · {finding.name}" + _steps(finding.steps)
+    where = " · ".join(filter(None, (finding.severity.label, finding.name, steps_in_words(finding.steps))))
     lines += [paper.style(line, "dim") for line in paper.wrap(where, indent=indent)]
     lines += paper.wrap(safe_text(finding.meaning), indent=indent)
     lines += _evidence(paper, finding.evidence, indent + "  ")
@@ -218,9 +218,7 @@ def _evidence(paper: Paper, evidence: Sequence[Evidence], indent: str) -> list[s
 
 
 def _example(paper: Paper, example: Example, indent: str, *, same_prompt: bool) -> list[str]:
-    reward = "unscored" if example.reward is None else f"reward {example.reward:.3g}"
-    advantage = "" if example.advantage is None else f", advantage {example.advantage:+.2f}"
-    where = paper.wrap(f"e.g. step {example.step}: {reward}{advantage}", indent=f"{indent}  ", first=indent)
+    where = paper.wrap(f"e.g. step {example.step}: {example.outcome}", indent=f"{indent}  ", first=indent)
     lines = [paper.style(line, "dim") for line in where]
     room = paper.width - len(indent) - 2
     if example.prompt and not same_prompt:
@@ -229,15 +227,6 @@ def _example(paper: Paper, example: Example, indent: str, *, same_prompt: bool) 
     if example.completion is not None:
         lines.append(f"{indent}  {paper.untrusted(example.completion or '(empty)', room)}")
     return lines
-
-
-def _steps(steps: Sequence[tuple[int, int]]) -> str:
-    if not steps:
-        return ""
-    shown = [str(a) if a == b else f"{a}–{b}" for a, b in steps[:MOST_STRETCHES]]
-    more = f" and {len(steps) - MOST_STRETCHES} more stretches" if len(steps) > MOST_STRETCHES else ""
-    one = len(steps) == 1 and steps[0][0] == steps[0][1]
-    return f" · step{'' if one else 's'} {', '.join(shown)}{more}"
 
 
 def _from_to(pair: tuple[Interval | None, Interval | None], unit: str) -> str:
