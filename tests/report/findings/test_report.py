@@ -23,6 +23,9 @@ DOCS = Path(__file__).parents[3] / "docs" / "findings.md"
 NASTY = "\x1b[2J\x1b]0;title\x07\u202egpj.exe\r<script>alert(1)</script>\n[bold]x[/]"
 
 
+NOTES = ["unverified: " + NASTY, "a.long.module.path" * 9]
+
+
 def spoilt(rows, **keywords):
     """A run with findings of every severity, its texts as nasty as may be."""
     rates = np.full((16, 8), 0.4)
@@ -144,7 +147,7 @@ def test_columns_of_other_types_are_read(rows):
 @pytest.mark.parametrize("ascii", [False, True])
 @pytest.mark.parametrize("width", [40, 80, 100])
 def test_no_line_is_wider_than_asked_and_none_acts(width, ascii, rows):
-    report = spoilt(rows, name=NASTY)
+    report = spoilt(rows, name=NASTY, notes=NOTES)
     assert report.findings
     text = findings.format_report(report, width=width, ascii=ascii)
     for line in text.split("\n"):
@@ -255,7 +258,7 @@ def test_a_finding_as_it_is_printed():
 
 
 def test_two_runs_side_by_side(rows, quickstart):
-    better, worse = findings.report(quickstart), spoilt(rows, name=NASTY)
+    better, worse = findings.report(quickstart), spoilt(rows, name=NASTY, notes=NOTES)
     pair = findings.compare(better, worse)
     lines = {line.label: line for line in pair.lines}
     assert lines["completions"].a == lines["completions"].b == 1024

@@ -271,10 +271,10 @@ def format_comparison(
 ) -> str:
     """Two runs side by side, to print. See `format_report`."""
     paper = Paper(width, colour=colour, ascii=ascii)
-    lines = [
-        paper.style(f"{letter}  {paper.untrusted(report.name, paper.width - 3)}", "bold")
-        for letter, report in (("A", comparison.a), ("B", comparison.b))
-    ]
+    lines = []
+    for letter, report in (("A", comparison.a), ("B", comparison.b)):
+        lines.append(paper.style(f"{letter}  {paper.untrusted(report.name, paper.width - 3)}", "bold"))
+        lines += _notes(paper, report.notes)
     header = f"  {'':<22}{'A':>12}{'B':>12}   B - A"
     lines += ["", paper.style(header, "dim"), *(_compared(paper, line) for line in comparison.lines), ""]
     for title, found in (
