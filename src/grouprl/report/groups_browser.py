@@ -135,12 +135,12 @@ def _rows(source: Source, chosen: pl.DataFrame) -> pl.DataFrame:
         source.rollouts.select(
             *("step", "group_id", "prompt_key", "sample_index", "reward", "score", "advantage"),
             *("completion_tokens", "finish_reason", *(f"reward_{name}" for name in source.components)),
-            text.str.len_chars().alias("characters"),
-            text.str.slice(0, MOST_CHARACTERS),
+            "completion",
         )
         .join(keys.lazy(), on=["step", "group_id"], how="inner")
         .collect(engine="streaming")
         .sort("group", "sample_index", nulls_last=True, maintain_order=True)
+        .with_columns(text.str.len_chars().alias("characters"), text.str.slice(0, MOST_CHARACTERS))
     )
 
 
