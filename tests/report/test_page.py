@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 from grouprl.report import write_report
+from grouprl.report.findings import Example
 from grouprl.report.sources import source_of_rollouts
 
 from .conftest import make_groups
@@ -41,6 +42,31 @@ def rollouts(steps=3, groups=4, size=4, words=6, seed=0):
                 for i, reward in enumerate(rewards)
             ]
     return pl.DataFrame(rows)
+
+
+CONTRAST = """() => {
+  const channel = (v) => (v /= 255, v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  const parse = (c) => (c.match(/[\\d.]+/g) || []).map(Number);
+  const light = (c) => 0.2126 * channel(c[0]) + 0.7152 * channel(c[1]) + 0.0722 * channel(c[2]);
+  const behind = (node) => {
+    for (let n = node; n; n = n.parentElement) {
+      const c = parse(getComputedStyle(n).backgroundColor);
+      if (c.length === 3 || c[3] === 1) return c;
+    }
+    return [255, 255, 255];
+  };
+  const bad = [];
+  for (const node of document.querySelectorAll("body *:not(script):not(option)")) {
+    const own = [...node.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+    if (!own || !node.getClientRects().length || node.closest(":disabled, [aria-pressed=true]")) continue;
+    const svg = node.namespaceURI.endsWith("svg");
+    const a = light(parse(getComputedStyle(node)[svg ? "fill" : "color"])), b = light(behind(node));
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5) bad.push([node.className, node.textContent.slice(0, 30), ratio]);
+  }
+  return bad;
+}"""
+"""Which texts have too little contrast against what is behind them: class, text, ratio."""
 
 
 @pytest.fixture
@@ -89,30 +115,37 @@ def test_figures_are_drawn_at_any_width_and_in_any_light(make_run, look, scheme,
 def test_every_text_has_contrast_in_both_themes(page_of, look):
     """WCAG AA: 4.5 to 1 for text, as computed from the colours that the browser uses."""
     path = page_of(rollouts(), findings=[AFinding(severity=Label(s)) for s in ("error", "warning", "info")])
-    script = """() => {
-      const channel = (v) => (v /= 255, v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-      const parse = (c) => (c.match(/[\\d.]+/g) || []).map(Number);
-      const light = (c) => 0.2126 * channel(c[0]) + 0.7152 * channel(c[1]) + 0.0722 * channel(c[2]);
-      const behind = (node) => {
-        for (let n = node; n; n = n.parentElement) {
-          const c = parse(getComputedStyle(n).backgroundColor);
-          if (c.length === 3 || c[3] === 1) return c;
-        }
-        return [255, 255, 255];
-      };
-      const bad = [];
-      for (const node of document.querySelectorAll("body *:not(script):not(option)")) {
-        const own = [...node.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
-        if (!own || !node.getClientRects().length || node.closest(":disabled, [aria-pressed=true]")) continue;
-        const svg = node.namespaceURI.endsWith("svg");
-        const a = light(parse(getComputedStyle(node)[svg ? "fill" : "color"])), b = light(behind(node));
-        const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-        if (ratio < 4.5) bad.push([node.className, node.textContent.slice(0, 30), ratio]);
-      }
-      return bad;
-    }"""
     for scheme in ("light", "dark"):
-        assert look(path, scheme=scheme).ready().eval(script) == []
+        assert look(path, scheme=scheme).ready().eval(CONTRAST) == []
+
+
+def test_notes_and_examples_of_findings_are_shown_as_text(look, tmp_path):
+    evil = EVIL[0] + EVIL[1] + CONTROLS
+    source = source_of_rollouts(rollouts().lazy(), "rows", notes=["unverified: " + evil])
+    finding = AFinding(examples=(Example(1, "1/0", evil, evil, 1.0, -0.5), Example(1, "1/0", evil, "", None)))
+    for scheme in ("light", "dark"):
+        seen = look(
+            write_report(source, tmp_path / "page.html", findings=[finding]), scheme=scheme, width=390
+        )
+        seen.ready().page.locator(".examples summary").click()
+        shown = seen.page.locator(".example").all_inner_texts()
+        assert "step 1: reward 1, advantage -0.50" in shown[0]
+        assert shown[0].count("<script>alert(1)</script>") == 2
+        assert shown[1].split() == ["step", "1:", "unscored", "empty"]
+        assert (
+            seen.page.locator("[data-part=notes] .unverified").inner_text().startswith("Unverified: <script>")
+        )
+        assert seen.eval("document.documentElement.scrollWidth") <= 390
+        assert seen.eval(CONTRAST) == []
+        assert (seen.complaints, seen.asked) == ([], [])
+
+
+def test_prompts_have_what_tells_them_apart_beside_their_rows(page_of, look):
+    seen = look(page_of(rollouts()))
+    labels = seen.ready().texts("[data-figure=prompts] text[text-anchor=end]")
+    assert sorted(labels) == ["0", "1", "2", "3"]  # Question number 0?
+    steps = seen.texts("[data-figure=reward] text[text-anchor=middle]")
+    assert steps == ["1", "2", "3", "step"]
 
 
 def test_the_switch_overrides_the_system_and_is_remembered(page_of, look):

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """What a run learned from and what it wasted: findings with evidence and what to do.
 
-  grouprl report runs/arithmetic-1                    print them
-  grouprl report runs/arithmetic-1 --html             write report.html as well
-  grouprl report outputs/completions --fail-on warning   of another framework; exit code 1 if there is one: for CI
-  grouprl report scores.csv --columns group_id=uid reward=points   of any table
-  grouprl report --compare runs/a runs/b              two runs side by side
+  grouprl report runs/arithmetic-1                       print them
+  grouprl report runs/arithmetic-1 --html                write report.html as well
+  grouprl report outputs/completions --fail-on warning   another framework's; exit code 1 if there is one: for CI
+  grouprl report scores.csv --columns group_id=uid reward=points
+  grouprl report --compare runs/a runs/b                 two runs side by side
 
 Each finding has its section in docs/findings.md, each format its line in docs/records.md."""
 
@@ -35,19 +35,19 @@ WIDEST = 100
 
 @dataclass(frozen=True)
 class ReportArguments:
-    run: Annotated[Path | None, tyro.conf.Positional] = None
+    run: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")] = None
     """A run's folder, or rollouts of any known framework: a folder, a file, a glob in quotes."""
-    format: str | None = None
+    format: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """The rollouts' format, such as trl or verl, where it is not recognised by itself."""
     columns: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=COLUMN …")] = ()
     """Of a table: grouprl's names, and the columns that they are called there, such as reward=score."""
-    group_size: int | None = None
+    group_size: Annotated[int | None, tyro.conf.arg(metavar="G")] = None
     """G, for rollouts without group ids in which a prompt may be drawn twice in a row."""
     rewards: Annotated[tuple[str, ...], tyro.conf.arg(metavar="COLUMN[=WEIGHT] …")] = ()
     """The columns that are reward components, for formats that do not say which they are."""
     html: bool = False
     """Also write the page: report.html in the run's folder, beside a file under its name."""
-    output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
+    output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"], metavar="FILE")] = None
     """Where to write the page instead; means --html."""
     json: bool = False
     """Print JSON, for machines."""
@@ -55,7 +55,7 @@ class ReportArguments:
     """Exit code 1 where there is a finding of this severity or a graver one."""
     compare: Annotated[tuple[Path, Path] | None, tyro.conf.arg(metavar="A B")] = None
     """Two runs side by side."""
-    success_reward: float | None = None
+    success_reward: Annotated[float | None, tyro.conf.arg(metavar="REWARD")] = None
     """From this reward on a completion counts as right; the run's own unless told, else as the rewards suggest."""
 
 
@@ -67,12 +67,12 @@ def report_command(arguments: Sequence[str]) -> int:
 
     if given.compare is not None:
         pair = findings.compare(*(findings.report(_read(given, path)) for path in given.compare))
-        _print(given, pair.to_dict(), findings.format_comparison(pair, **look()))
+        _print(given, pair.to_dict(), findings.format_comparison(pair, **_look()))
         worst = pair.b.worst
     else:
         run = _read(given, given.run or Path())
         found = findings.report(run)
-        _print(given, found.to_dict(), findings.format_report(found, **look()))
+        _print(given, found.to_dict(), findings.format_report(found, **_look()))
         worst = found.worst
         if given.html or given.output is not None:
             _write_page(given, run, found)
@@ -136,7 +136,7 @@ def _print(given: ReportArguments, plain: object, text: str) -> None:
         print(text)
 
 
-def look() -> dict[str, Any]:
+def _look() -> dict[str, Any]:
     """Width, colour (NO_COLOR and FORCE_COLOR are heeded) and whether the terminal takes Unicode."""
     terminal = sys.stdout.isatty()
     colour = bool(os.environ.get("FORCE_COLOR")) or (

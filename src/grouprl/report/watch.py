@@ -49,6 +49,7 @@ class Watch:
         path: The run's folder.
         port: The port to listen on; 0 takes a free one.
         most_completions: At most so many completions are in the page.
+
     Raises:
         RunError: No run there, or the port is taken.
     """
@@ -110,6 +111,7 @@ class _Pages:
         self.findings = _Findings()
         self._lock = threading.Lock()
         self._made: tuple[str, str] | None = None
+        self._source: tuple[str, Source] | None = None
 
     def stamp(self) -> str:
         """A text that is another one when a file of the run that the page shows is, or its findings are."""
@@ -132,12 +134,15 @@ class _Pages:
         with self._lock:  # two readers that ask at once get one page
             stamp = self.stamp()
             if self._made is None or self._made[0] != stamp:
-                source = open_source(RunFolder.open(self.run.path))
+                files = stamp.partition("-")[0]
+                if self._source is None or self._source[0] != files:
+                    self._source = files, open_source(RunFolder.open(self.run.path))
+                source = self._source[1]
                 page = render(
                     source, findings=self.findings.known, live=stamp, most_completions=self.most_completions
                 )
                 self._made = (stamp, page)
-                self.findings.look(source, stamp.partition("-")[0])
+                self.findings.look(source, files)
             return self._made[1]
 
 
