@@ -170,7 +170,7 @@ def short_labels(prompts: Sequence[str]) -> list[str]:
         >>> short_labels(["What is 7 + 15? Be brief.", "What is 7 + 8? Be brief."])
         ['15', '8']
         >>> short_labels(["How long is the longest river in the world?"])
-        ['…est river in the world?']
+        ['…st river in the world']
     """
     words = [prompt.split() for prompt in prompts]
     shortest = min(map(len, words), default=0)
