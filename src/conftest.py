@@ -1,3 +1,3 @@
 """Which modules are not gone through for doctests: those that import a framework which is not part of `make setup`."""
 
-collect_ignore = ["grouprl/integrations/trl.py"]
+collect_ignore = [f"grouprl/integrations/{name}.py" for name in ("trl", "verl", "skyrl", "tunix")]

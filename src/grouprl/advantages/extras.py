@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from grouprl.advantages.dlpack import as_tensor
 from grouprl.advantages.inputs import ArrayLike
 from grouprl.advantages.layout import on_host
 from grouprl.errors import InputError
@@ -28,6 +29,7 @@ def read_numbers(
     """
     if numbers is None:
         raise InputError(f"{where}: {argument} is missing, expected {why}; pass {argument}=…")
+    numbers = as_tensor(where, argument, numbers)
     if isinstance(numbers, Tensor):
         read = numbers.detach()
     else:

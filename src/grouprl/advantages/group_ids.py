@@ -11,6 +11,7 @@ from jaxtyping import Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
+from grouprl.advantages.dlpack import as_tensor
 from grouprl.errors import InputError
 
 
@@ -46,6 +47,7 @@ def read_group_ids(
     """
     if isinstance(group_ids, list | tuple) and group_ids and isinstance(group_ids[0], Tensor):
         group_ids = stack(where, "group_ids", group_ids, "0-d integer tensors; pass one integer tensor")
+    group_ids = as_tensor(where, "group_ids", group_ids)
     if isinstance(group_ids, Tensor):
         check_dense(where, "group_ids", group_ids)
         ids = group_ids.detach()

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from grouprl.advantages.dlpack import as_tensor, giver, namespace_of
 from grouprl.advantages.group_ids import check_dense, read_group_ids, stack
 from grouprl.advantages.layout import Layout, Rows, Segments, on_host
 from grouprl.errors import InputError
@@ -108,7 +109,8 @@ def read_rewards(
 
     Args:
         where: Public name that an error message begins with.
-        rewards: Tensor, array or (nested) sequence of numbers, None where unscored.
+        rewards: Tensor, array (NumPy's; JAX's, CuPy's and others over DLPack) or (nested) sequence of numbers,
+            None where unscored.
         group_ids: None, where the last axis is the group, or one id for each of the 1-D rewards.
         valid: None, or a boolean per reward.
 
@@ -160,6 +162,7 @@ def read_valid(where: str, valid: ArrayLike | None, values: Tensor) -> Tensor | 
     """A boolean mask of the rewards' shape on their device, or None."""
     if valid is None:
         return None
+    valid = as_tensor(where, "valid", valid)
     if not isinstance(valid, Tensor):
         try:
             valid = torch.from_numpy(np.array(valid, order="C"))
@@ -225,6 +228,9 @@ def _read_foreign(where: str, rewards: Any) -> tuple[Tensor, Precision, Callable
     if isinstance(rewards, list | tuple) and rewards and isinstance(rewards[0], Tensor):
         stacked = stack(where, "rewards", rewards, _ONE_SHAPE).detach()
         return stacked, precision_of(stacked.dtype), _as_is
+    if namespace_of(rewards) is not None:
+        values = as_tensor(where, "rewards", rewards)
+        return values, precision_of(values.dtype), giver(rewards)
     is_array = hasattr(rewards, "__array__")
     if not is_array and (isinstance(rewards, str | bytes) or not isinstance(rewards, Sequence)):
         if hasattr(rewards, "__float__"):

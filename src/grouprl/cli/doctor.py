@@ -29,6 +29,8 @@ PACKAGES = (
     "trl",
     "verl",
     "skyrl",
+    "google-tunix",
+    "jax",
     "vllm",
     "sglang",
     "deepspeed",
@@ -189,7 +191,7 @@ def _fits(requirement: str, version: str) -> bool:
 
 def _integration(name: str, framework: Framework) -> Verdict:
     """Import it as a user would."""
-    fix = f"pip install 'grouprl[{framework.extra}]'"
+    fix = framework.brought_by
     version = installed(framework.package)
     about: dict[str, Any] = {"version": version, "supported": framework.supported}
     if version is None:

@@ -11,6 +11,7 @@ import inspect
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -28,6 +29,10 @@ from grouprl.advantages.specs import (
     parameters,
 )
 from grouprl.errors import ConfigError, EstimatorError, InputError, RunError
+
+
+MEMORY = "a memory"
+"""What a stateful estimator needs: prompts that are known again, and a place in the checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,7 @@ def as_estimator(
             `(rewards, group_ids, **keywords) → advantages`. A function that is not registered is given what it
             names among its parameters (`lengths`, `components`).
         where: Begins the messages: "GRPOTrainer".
-        lacking: What estimators may need and the framework's batches do not hold → why.
+        lacking: What estimators may need, or `MEMORY`, and the framework does not have → why.
 
     Raises:
         ConfigError: No such estimator, or one that cannot run there.
@@ -71,7 +76,7 @@ def as_estimator(
             f"that takes one reward a completion; choose one of {_usable(lacking)}"
         )
     for need, why in lacking.items():
-        if need in estimator.needs:
+        if need in _needed(estimator):
             raise ConfigError(
                 f"{where}: estimator {estimator.name!r} needs {need}, and {why}; choose one of {_usable(lacking)}"
             )
@@ -101,7 +106,11 @@ def _find(given: Any, where: str) -> Estimator:
 
 def _usable(lacking: Collection[str]) -> str:
     every = map(get, names())
-    return ", ".join(e.name for e in every if e.scope != "token" and not e.needs & set(lacking))
+    return ", ".join(e.name for e in every if e.scope != "token" and not _needed(e) & set(lacking))
+
+
+def _needed(estimator: Estimator) -> frozenset[str]:
+    return estimator.needs | ({MEMORY} if estimator.scope == "stateful" else set())
 
 
 class Estimating:
@@ -111,13 +120,21 @@ class Estimating:
         estimator: What `as_estimator` gave.
         options: Its keywords (`eps`, `convention`, `max_reward`, …).
         where: Begins the messages.
+        option: How a missing one is given, with {name} in its place.
 
     Raises:
         ConfigError: An unknown or missing option, or it fails on made-up rewards.
     """
 
-    def __init__(self, estimator: Estimator, options: Mapping[str, Any], *, where: str) -> None:
-        self.estimator, self.name, self._where = estimator, estimator.name, where
+    def __init__(
+        self,
+        estimator: Estimator,
+        options: Mapping[str, Any],
+        *,
+        where: str,
+        option: str = "advantage_options={{'{name}': …}}",
+    ) -> None:
+        self.estimator, self.name, self._where, self._option = estimator, estimator.name, where, option
         self._check(options)
         self._given = dict(options)
         self._try_out()
@@ -190,7 +207,7 @@ class Estimating:
             if name not in options:
                 raise ConfigError(
                     f"{where}: option {name!r} is missing, expected a value as there is no default; give "
-                    f"advantage_options={{{name!r}: …}}"
+                    f"{self._option.format(name=name)}"
                 )
         if self.stateful and any(p.name == "rewards" for p in parameters(self.estimator)):
             raise ConfigError(
@@ -207,7 +224,7 @@ class Estimating:
         except Exception as error:
             raise ConfigError(
                 f"{self._where}: estimator {self.name!r}: making it raised {_described(error)}, expected it to take "
-                "its options; correct advantage_options"
+                f"its options; correct {self._option.format(name='…')}"
             ) from error
         weights = self._given.get("weights")
         made_up = _made_up(list(weights) if isinstance(weights, Mapping) else ["reward"])
@@ -243,6 +260,39 @@ class Estimating:
                 f"{batch.rewards[first]:g}, {expected}"
             )
         return found
+
+
+def started(
+    name: str, options: Mapping[str, Any], *, where: str, option: str, lacking: Mapping[str, str]
+) -> Estimating:
+    """A registered estimator for a trainer that calls it once a step: checked and tried out the first time alone.
+
+    Args:
+        name: In `grouprl.advantages`.
+        options: Its keywords, plain values by name.
+        where: As for `as_estimator`.
+        option: As for `Estimating`.
+        lacking: As for `as_estimator`.
+
+    Raises:
+        ConfigError: As for both, or options that are no plain values.
+    """
+    try:
+        plain = json.dumps(dict(options), sort_keys=True)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{where}: options cannot be read ({error}), expected plain values by name; give "
+            f"{option.format(name='…')}"
+        ) from error
+    return _started(get(name), plain, where, option, tuple(sorted(lacking.items())))
+
+
+@lru_cache(maxsize=64)
+def _started(
+    given: Estimator, options: str, where: str, option: str, lacking: tuple[tuple[str, str], ...]
+) -> Estimating:
+    estimator = as_estimator(given, where=where, lacking=dict(lacking))
+    return Estimating(estimator, json.loads(options), where=where, option=option)
 
 
 def with_weights(

@@ -18,15 +18,20 @@ class Framework:
         package: Its name for pip, and for `importlib.metadata`.
         low: The first version that is taken, (1, 16) for 1.16.
         below: The first version above that is not.
-        tested: The versions that the tests ran with.
-        extra: grouprl's extra that brings it.
+        tested: The versions that the tests ran with; none where they ran against a recording of its interface.
+        extra: grouprl's extra that brings it; None where pip does not have it.
     """
 
     package: str
     low: tuple[int, ...]
     below: tuple[int, ...]
     tested: tuple[str, ...]
-    extra: str
+    extra: str | None
+
+    @property
+    def brought_by(self) -> str:
+        """What to do where it is missing."""
+        return f"pip install 'grouprl[{self.extra}]'" if self.extra else f"install {self.package} from its repository"
 
     @property
     def supported(self) -> str:
@@ -40,6 +45,10 @@ class Framework:
 
 FRAMEWORKS: Mapping[str, Framework] = {
     "trl": Framework("trl", (1, 16), (1, 17), ("1.16.0",), "trl"),
+    "verl": Framework("verl", (0, 9, 1), (0, 10), ("0.9.1",), "verl"),
+    "skyrl": Framework("skyrl", (0, 4), (0, 5), ("0.4.0",), "skyrl"),
+    "tunix": Framework("google-tunix", (0, 1, 7), (0, 2), ("0.1.7",), "tunix"),
+    "slime": Framework("slime", (0, 2), (0, 5), (), None),
 }
 """By the name of the module in `grouprl.integrations`."""
 
@@ -60,7 +69,7 @@ def require(name: str) -> str:
     """
     framework = FRAMEWORKS[name]
     found = installed(framework.package)
-    expected = f"expected {framework.package}{framework.supported}; pip install 'grouprl[{framework.extra}]'"
+    expected = f"expected {framework.package}{framework.supported}; {framework.brought_by}"
     if found is None:
         raise MissingDependency(
             f"grouprl.integrations.{name}: {framework.package} is not installed, {expected}"
