@@ -33,8 +33,11 @@ def main(names: list[str]) -> int:
                 f"integration-{name}",
                 about["alone"],
                 [
-                    "--constraint",
-                    str(ROOT / "constraints.txt"),
+                    *(
+                        ["--constraint", str(ROOT / "constraints.txt")]
+                        if about.get("constrained", True)
+                        else []
+                    ),
                     "--editable",
                     f"{ROOT}[{about['extras']}]",
                     *about["needs"],

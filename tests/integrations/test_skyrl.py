@@ -82,7 +82,9 @@ def choose(name: str) -> str:
 
 def test_what_runs_without_options_is_registered_by_the_import():
     names = set(AdvantageEstimatorRegistry.list_available())
-    assert {f"grouprl_{n}" for n in ("grpo", "dr_grpo", "rloo", "opo", "reinforce_plus_plus", "maxrl")} <= names
+    assert {
+        f"grouprl_{n}" for n in ("grpo", "dr_grpo", "rloo", "opo", "reinforce_plus_plus", "maxrl")
+    } <= names
     assert not {f"grouprl_{n}" for n in ("remax", "gdpo", "spo", "gae", "gigpo", "ngrpo")} & names
 
 

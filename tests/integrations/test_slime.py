@@ -92,9 +92,7 @@ def test_rewards_by_name_are_taken_apart():
     expected = advantages.gdpo(torch.tensor(raw), [0] * 3, components=components)
     assert found == pytest.approx(expected.tolist())
     with pytest.raises(EstimatorError, match="a sample's reward is no dict"):
-        post_processed(
-            arguments(custom_reward_post_process_path=f"{PATH}.gdpo"), samples([1.0, 0.0], [0, 0])
-        )
+        post_processed(arguments(custom_reward_post_process_path=f"{PATH}.gdpo"), samples([1.0, 0.0], [0, 0]))
 
 
 def test_options_come_from_the_configuration_file():
@@ -104,7 +102,9 @@ def test_options_come_from_the_configuration_file():
         arguments(custom_reward_post_process_path=path, grouprl={"max_reward": 2.0}), made
     )
     assert found == pytest.approx(advantages.ngrpo([1.0, 0.0], max_reward=2.0).tolist())
-    with pytest.raises(ConfigError, match=r"give grouprl: \{max_reward: …\} in the file of --custom-config-path"):
+    with pytest.raises(
+        ConfigError, match=r"give grouprl: \{max_reward: …\} in the file of --custom-config-path"
+    ):
         post_processed(arguments(custom_reward_post_process_path=path), made)
     with pytest.raises(ConfigError, match="grouprl is 3 in the file"):
         post_processed(arguments(custom_reward_post_process_path=path, grouprl=3), made)
@@ -113,13 +113,19 @@ def test_options_come_from_the_configuration_file():
 @pytest.mark.parametrize("theirs", ["ppo", "reinforce_plus_plus", "reinforce_plus_plus_baseline"])
 def test_an_estimator_that_would_transform_advantages_again_is_refused(theirs):
     args = arguments(custom_reward_post_process_path=f"{PATH}.grpo", advantage_estimator=theirs)
-    with pytest.raises(ConfigError, match=f"--advantage-estimator is {theirs}, expected one of grpo, gspo, cispo"):
+    with pytest.raises(
+        ConfigError, match=f"--advantage-estimator is {theirs}, expected one of grpo, gspo, cispo"
+    ):
         post_processed(args, samples([1.0, 0.0], [0, 0]))
 
 
 def test_what_slime_has_not_enough_for_says_so():
     made = samples([1.0, 0.0], [0, 0])
-    for name, why in {"remax": "samples no greedy", "spo": "checkpoints have no place", "gae": "looks at"}.items():
+    for name, why in {
+        "remax": "samples no greedy",
+        "spo": "checkpoints have no place",
+        "gae": "looks at",
+    }.items():
         with pytest.raises(ConfigError, match=why):
             post_processed(arguments(custom_reward_post_process_path=f"{PATH}.{name}"), made)
 

@@ -119,7 +119,9 @@ def test_groups_without_an_answer_get_zero_where_tunix_gives_noise(kind):
 
 
 def test_groups_must_add_up():
-    with pytest.raises(EstimatorError, match=r"shape \(8,\), expected one axis, of a multiple of num_generations=3"):
+    with pytest.raises(
+        EstimatorError, match=r"shape \(8,\), expected one axis, of a multiple of num_generations=3"
+    ):
         estimator("grouprl_grpo")(rewards=np.array(REWARDS), num_generations=3)
 
 
@@ -177,7 +179,9 @@ def trained(name, tmp_path):
         reference=reference,
         tokenizer=vocabulary,
         cluster_config=tunix.ClusterConfig(
-            role_to_mesh={role: mesh for role in (tunix.Role.ACTOR, tunix.Role.REFERENCE, tunix.Role.ROLLOUT)},
+            role_to_mesh={
+                role: mesh for role in (tunix.Role.ACTOR, tunix.Role.REFERENCE, tunix.Role.ROLLOUT)
+            },
             rollout_engine="vanilla",
             training_config=tunix.RLTrainingConfig(
                 actor_optimizer=optax.sgd(1e-1), eval_every_n_steps=100, max_steps=2

@@ -106,8 +106,7 @@ def advantages_of(data: DataProto, *overrides: str) -> torch.Tensor:
 )
 def test_importing_verl_is_enough(environment, registered):
     script = (
-        "from verl.trainer.ppo import core_algos\n"
-        "print('grouprl_grpo' in core_algos.ADV_ESTIMATOR_REGISTRY)"
+        "from verl.trainer.ppo import core_algos\nprint('grouprl_grpo' in core_algos.ADV_ESTIMATOR_REGISTRY)"
     )
     done = subprocess.run(
         [sys.executable, "-c", script],
@@ -240,9 +239,7 @@ def test_options_come_from_the_configuration():
     with pytest.raises(ConfigError, match=r"max_reward.*give \+algorithm.grouprl.max_reward="):
         advantages_of(batch(), name)
     with pytest.raises(ConfigError, match="unknown option 'epss', did you mean 'eps'"):
-        advantages_of(
-            batch(), "algorithm.adv_estimator=grouprl_grpo", "+algorithm.grouprl.epss=1.0"
-        )
+        advantages_of(batch(), "algorithm.adv_estimator=grouprl_grpo", "+algorithm.grouprl.epss=1.0")
     with pytest.raises(ConfigError, match="algorithm.grouprl is 3, expected the estimator's options"):
         advantages_of(batch(), name, "+algorithm.grouprl=3")
 

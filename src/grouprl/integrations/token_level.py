@@ -56,6 +56,7 @@ class TokenLevel:
         Raises:
             ConfigError: The estimator cannot run there, or an option is unknown or missing.
             EstimatorError: Tensors that do not fit each other, no ids, or an estimator that failed.
+            InputError: Ids of another number, or that are no ids.
         """
         estimating = self._start(options)
         if token_level_rewards.ndim != 2 or response_mask.shape != token_level_rewards.shape:
@@ -70,10 +71,11 @@ class TokenLevel:
             )
         # In float64, so that rows of the same sum get the same reward in whatever order they earned it.
         rewards = token_level_rewards.detach().double().sum(-1).float()
+        group_ids = read_group_ids(self.where, index, len(rewards), rewards.device)
         rewards = rewards.masked_fill(self._padding(index, rewards), torch.nan)
         batch = Batch(
             rewards,
-            read_group_ids(self.where, index, len(rewards), rewards.device),
+            group_ids,
             prompt_ids=(),
             lengths=response_mask.detach().sum(-1).double(),
         )
@@ -95,9 +97,7 @@ class TokenLevel:
         return torch.from_numpy(np.array(matches, dtype=bool)).to(rewards.device)
 
     def _start(self, options: Mapping[str, Any]) -> Estimating:
-        return started(
-            self.name, options, where=self.where, option=self.option, lacking=dict(self.lacking)
-        )
+        return started(self.name, options, where=self.where, option=self.option, lacking=dict(self.lacking))
 
 
 @dataclass(frozen=True)

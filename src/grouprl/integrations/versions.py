@@ -31,7 +31,11 @@ class Framework:
     @property
     def brought_by(self) -> str:
         """What to do where it is missing."""
-        return f"pip install 'grouprl[{self.extra}]'" if self.extra else f"install {self.package} from its repository"
+        return (
+            f"pip install 'grouprl[{self.extra}]'"
+            if self.extra
+            else f"install {self.package} from its repository"
+        )
 
     @property
     def supported(self) -> str:
