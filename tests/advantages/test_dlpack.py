@@ -87,7 +87,9 @@ def test_nothing_is_copied_on_the_way_in():
 def test_rewards_are_left_as_they_were():
     tensor = torch.tensor([1.0, float("nan"), 0.0])
     grouprl.grpo_group_advantages(Array(tensor))
-    assert tensor[0] == 1.0 and tensor[1].isnan() and tensor[2] == 0.0
+    assert tensor[0] == 1.0
+    assert tensor[1].isnan()
+    assert tensor[2] == 0.0
 
 
 def test_a_library_that_names_no_namespace_is_found_by_its_module(monkeypatch):

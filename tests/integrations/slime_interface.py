@@ -1,7 +1,7 @@
 """A recording of what slime 0.4.0 gives a reward post-process, and what it does without one.
 
-Read in its repository (THUDM/slime: slime/utils/types.py, slime/utils/misc.py and slime/ray/rollout.py), and written anew
-here with what the hook can see: pip does not have slime, and its import needs SGLang and Megatron.
+Read in its repository (THUDM/slime: slime/utils/types.py, slime/utils/misc.py and slime/ray/rollout.py), and written
+anew here with what the hook can see: pip does not have slime, and its import needs SGLang and Megatron.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ def test_rows_that_skyrl_adds_do_not_count():
 
 
 def test_a_flag_that_would_be_ignored_is_refused():
-    with pytest.raises(ConfigError, match="grpo_norm_by_std is False.*grouprl_dr_grpo"):
+    with pytest.raises(ConfigError, match=r"grpo_norm_by_std is False.*grouprl_dr_grpo"):
         advantages_of(batch(), choose("grouprl_grpo"), "trainer.algorithm.grpo_norm_by_std=false")
 
 

@@ -55,7 +55,7 @@ def test_the_numbers_are_those_of_slime_for_equal_groups():
 def test_groups_of_different_sizes_stay_groups_where_slime_makes_one_of_them():
     """After a filter dropped a sample slime takes the whole batch for one group; group_index says otherwise."""
     rewards, groups = [1.0, 0.0, 5.0, 4.0, 6.0], [0, 0, 1, 1, 1]
-    args = dict(n_samples_per_prompt=3, rollout_batch_size=2)
+    args = {"n_samples_per_prompt": 3, "rollout_batch_size": 2}
     _, theirs = post_processed(arguments(**args), samples(rewards, groups))
     _, mine = post_processed(
         arguments(**args, custom_reward_post_process_path=f"{PATH}.dr_grpo"), samples(rewards, groups)

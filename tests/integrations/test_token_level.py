@@ -108,5 +108,5 @@ def test_with_options_is_pickled_whole_and_minds_the_flag():
     found, returns = given(rewards, mask, ["a", "a"], values=None, gamma=1.0)
     assert found.equal(made("grpo")(rewards, mask, ["a", "a"], {"ddof": 1}))
     assert returns.equal(found)
-    with pytest.raises(ConfigError, match="grpo_norm_by_std is False.*choose grouprl_dr_grpo"):
+    with pytest.raises(ConfigError, match=r"grpo_norm_by_std is False.*choose grouprl_dr_grpo"):
         given(rewards, mask, ["a", "a"], grpo_norm_by_std=False)

@@ -179,9 +179,7 @@ def trained(name, tmp_path):
         reference=reference,
         tokenizer=vocabulary,
         cluster_config=tunix.ClusterConfig(
-            role_to_mesh={
-                role: mesh for role in (tunix.Role.ACTOR, tunix.Role.REFERENCE, tunix.Role.ROLLOUT)
-            },
+            role_to_mesh=dict.fromkeys((tunix.Role.ACTOR, tunix.Role.REFERENCE, tunix.Role.ROLLOUT), mesh),
             rollout_engine="vanilla",
             training_config=tunix.RLTrainingConfig(
                 actor_optimizer=optax.sgd(1e-1), eval_every_n_steps=100, max_steps=2

@@ -122,7 +122,8 @@ def test_every_estimator_has_a_name_there_and_may_be_registered_again():
     ours.register()
     ours.register("rloo")
     assert {f"grouprl_{name}" for name in advantages.names()} <= set(core_algos.ADV_ESTIMATOR_REGISTRY)
-    assert "entry point" in ours.HOOKS[1] and "no entry point" not in ours.HOOKS[1]
+    assert "entry point" in ours.HOOKS[1]
+    assert "no entry point" not in ours.HOOKS[1]
 
 
 def test_one_of_ones_own_is_registered_by_name():
@@ -240,7 +241,7 @@ def test_options_come_from_the_configuration():
         advantages_of(batch(), name)
     with pytest.raises(ConfigError, match="unknown option 'epss', did you mean 'eps'"):
         advantages_of(batch(), "algorithm.adv_estimator=grouprl_grpo", "+algorithm.grouprl.epss=1.0")
-    with pytest.raises(ConfigError, match="algorithm.grouprl is 3, expected the estimator's options"):
+    with pytest.raises(ConfigError, match=r"algorithm.grouprl is 3, expected the estimator's options"):
         advantages_of(batch(), name, "+algorithm.grouprl=3")
 
 
@@ -266,7 +267,7 @@ def test_what_cannot_run_says_why_and_what_can(name, why):
 
 def test_a_flag_that_would_be_ignored_is_refused():
     off = "algorithm.norm_adv_by_std_in_grpo=False"
-    with pytest.raises(ConfigError, match="norm_adv_by_std_in_grpo is False.*grouprl_dr_grpo"):
+    with pytest.raises(ConfigError, match=r"norm_adv_by_std_in_grpo is False.*grouprl_dr_grpo"):
         advantages_of(batch(), "algorithm.adv_estimator=grouprl_grpo", off)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
+from torch.utils.dlpack import from_dlpack
 
 from grouprl.errors import InputError
 
@@ -34,7 +34,7 @@ def as_tensor(where: str, name: str, x: Any) -> Any:
     if namespace_of(x) is None:
         return x
     try:
-        return torch.from_dlpack(x)
+        return from_dlpack(x)
     except Exception as error:  # each library raises its own
         why = (" ".join(str(error).split()) or type(error).__name__)[:200]
         raise InputError(

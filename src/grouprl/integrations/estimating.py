@@ -30,7 +30,6 @@ from grouprl.advantages.specs import (
 )
 from grouprl.errors import ConfigError, EstimatorError, InputError, RunError
 
-
 MEMORY = "a memory"
 """What a stateful estimator needs: prompts that are known again, and a place in the checkpoints."""
 

@@ -2,8 +2,8 @@
 
     import grouprl.integrations.skyrl
 
-before `skyrl.train.entrypoints.main_base.main()`, then `trainer.algorithm.advantage_estimator=grouprl_rloo`. SkyRL checks
-that name before it starts Ray, and hands the estimator to its processes by itself.
+before `skyrl.train.entrypoints.main_base.main()`, then `trainer.algorithm.advantage_estimator=grouprl_rloo`. SkyRL
+checks that name before it starts Ray, and hands the estimator to its processes by itself.
 """
 
 from __future__ import annotations

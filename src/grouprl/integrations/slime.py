@@ -108,8 +108,8 @@ def _components(where: str, samples: Sequence[Any]) -> dict[str, torch.Tensor]:
     every = [sample.reward for sample in samples]
     if not all(isinstance(reward, Mapping) for reward in every):
         raise EstimatorError(
-            f"{where}: a sample's reward is no dict, expected one of single rewards by name; return one from the reward "
-            "function, with --reward-key for the one that is logged"
+            f"{where}: a sample's reward is no dict, expected one of single rewards by name; return one from the "
+            "reward function, with --reward-key for the one that is logged"
         )
     names = dict.fromkeys(name for reward in every for name in reward)
     return {

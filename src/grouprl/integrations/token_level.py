@@ -102,7 +102,9 @@ class TokenLevel:
 
 @dataclass(frozen=True)
 class WithOptions:
-    """One with its options, as SkyRL calls it. SkyRL pickles it, and what reads it needs no SkyRL and registers nothing.
+    """One with its options, as SkyRL calls it.
+
+    SkyRL pickles it; what reads it needs no SkyRL and registers nothing.
 
     Args:
         estimator: For any options.

@@ -30,7 +30,7 @@ except MissingDependency as error:
         warnings.warn(str(error), RuntimeWarning, stacklevel=1)
     raise
 
-from verl.trainer.ppo import core_algos  # noqa: E402
+from verl.trainer.ppo import core_algos
 
 GROUP, PLUGIN = "verl.plugins", "grouprl"
 LACKING = (
