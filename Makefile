@@ -6,6 +6,9 @@
 #   make bench   measures, against named peers
 #   make results makes the runs of docs/results.md, hours in all; it goes on where it was stopped
 #   make figures draws the figures of the docs, and writes the tables of docs/results.md
+#   make faults  does what is feared to runs of a tiny model, and looks (docs/reliability.md)
+#   make audit   known vulnerabilities of the pinned dependencies (needs the network)
+#   make figures draws the figures of the docs
 #   make integrations  tests grouprl inside other trainers, each in an environment of its own
 #   make picture RUN=runs/arithmetic-1   draws the README's picture from that run's report
 #   make setup   only sets up
@@ -85,3 +88,14 @@ integrations:
 	$(PYTHON) tests/integrations/environments.py
 
 .PHONY: integrations
+
+faults: setup
+	$(BIN)/python -m faults
+
+# In an environment of its own, thrown away: an auditor is no dependency.
+audit:
+	$(PYTHON) -m venv build/audit
+	build/audit/bin/pip install --quiet pip-audit
+	build/audit/bin/pip-audit --no-deps --disable-pip --requirement constraints.txt
+
+.PHONY: faults audit

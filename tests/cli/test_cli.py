@@ -297,7 +297,7 @@ def wait_for_step(number, *, path="run", timeout=120.0):
     raise AssertionError("the run did not get there")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_saves_the_last_whole_step_and_says_how_to_go_on(train, number):
     process = start(train, 500)
     wait_for_step(3)

@@ -458,3 +458,18 @@ def test_the_docs_say_what_was_checked(format):
     elif format.name not in ("grouprl", "table"):
         assert format.verified in checked
         assert "unverified" not in checked
+
+
+def test_a_page_that_is_damaged_is_an_error_of_ours_in_collecting(tmp_path):
+    """Each byte before the footer changed in turn: rows, or an InputError that names the file."""
+    path = tmp_path / "rollouts.parquet"
+    pl.DataFrame({"group_id": ["a", "b"], "reward": [0.0, 1.0]}).write_parquet(path)
+    whole, refused = path.read_bytes(), 0
+    for place in range(4, len(whole) // 2):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:
+            read(path, "table", columns={"reward": "reward", "group_id": "group_id"}).collect()
+        except InputError as error:
+            assert str(path) in str(error)  # noqa: PT017  (either outcome is right)
+            refused += 1
+    assert refused

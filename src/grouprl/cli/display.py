@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
@@ -31,13 +31,43 @@ STAGES = {
 }
 
 
-class SteadyConsole(Console):
-    """A console whose reader may go away (`grouprl train | head`): the run goes on, where rich would exit."""
+class SteadyStream:
+    """A text stream whose other end may go away: what is written from then on goes nowhere."""
 
-    def on_broken_pipe(self) -> None:
-        self.quiet = True
-        with open(os.devnull, "w") as nowhere:
-            os.dup2(nowhere.fileno(), self.file.fileno())
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        return self._steadily(lambda: self._stream.write(text)) or 0
+
+    def flush(self) -> None:
+        self._steadily(self._stream.flush)
+
+    def _steadily(self, act: Callable[[], int | None]) -> int | None:
+        try:
+            return act()
+        except OSError:
+            with open(os.devnull, "w") as nowhere:
+                os.dup2(nowhere.fileno(), self._stream.fileno())
+            return None
+
+
+class SteadyConsole(Console):
+    """A console whose reader may go away: the run goes on, where rich would exit or raise.
+
+    `grouprl train | head`, a terminal that was closed while the run was in the background, a log on a full disk.
+    """
+
+    @property
+    def file(self) -> IO[str]:
+        return cast("IO[str]", SteadyStream(super().file))
+
+    @file.setter
+    def file(self, new: IO[str]) -> None:
+        self._file = new
 
 
 class Display(Listener):

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from grouprl.errors import EstimatorError, GrouprlError, RewardError
 
@@ -118,7 +119,8 @@ def _fail(message: str, *, code: int, notes: BaseException | None = None) -> int
     line = " ".join(message.split())
     for note in getattr(notes, "__notes__", []):
         line += f"; {' '.join(note.split())}"
-    print(f"grouprl: {safe_text(line)}", file=sys.stderr)
+    with suppress(OSError):  # a terminal that has gone
+        print(f"grouprl: {safe_text(line)}", file=sys.stderr)
     return code
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -169,5 +170,6 @@ def _interrupted(display: Display, stop: KeyboardInterrupt) -> int:
             else "before a step was saved"
         )
         said = f"stopped {done}; go on with\n  {again}"
-    print("; ".join([f"grouprl: {said}", *getattr(stop, "__notes__", [])]), file=sys.stderr)
+    with suppress(OSError):  # a terminal that has gone
+        print("; ".join([f"grouprl: {said}", *getattr(stop, "__notes__", [])]), file=sys.stderr)
     return 130

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shutil
 import tempfile
+import zlib
 from pathlib import Path
 
 import torch
@@ -23,7 +24,7 @@ def bundled_model() -> Path:
     """The bundled model as safetensors, converted from the package's GGUF file once and cached.
 
     The cache is `$GROUPRL_CACHE`, else `$XDG_CACHE_HOME/grouprl`, else `~/.cache/grouprl`. It appears whole or not
-    at all, so two processes may convert at the same time. An incomplete copy is made again.
+    at all, so two processes may convert at the same time. A copy that is not as it was written is made again.
 
     Raises:
         MissingDependency: The package is not installed.
@@ -73,17 +74,28 @@ def _convert(source: Path, target: Path) -> None:
         fresh.generation_config = loaded.generation_config
         fresh.save_pretrained(target)
         AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(target)
-    (target / "complete").write_text(str((target / "model.safetensors").stat().st_size))
+    (target / "complete").write_text(_checksums(target))
 
 
 def _complete(folder: Path) -> bool:
-    weights, marker = folder / "model.safetensors", folder / "complete"
+    """Whether every file in it is as it was written: half a second, against a run on damaged weights."""
     try:
-        return (
-            marker.read_text() == str(weights.stat().st_size) and (folder / "config.json").stat().st_size > 0
-        )
-    except OSError:
+        return (folder / "complete").read_text() == _checksums(folder)
+    except (OSError, ValueError):
         return False
+
+
+def _checksums(folder: Path) -> str:
+    """A line a file but the marker: CRC-32, size, name."""
+    lines = []
+    for path in sorted(folder.iterdir()):
+        if path.name != "complete":
+            crc = size = 0
+            with path.open("rb") as file:
+                while block := file.read(1 << 24):
+                    crc, size = zlib.crc32(block, crc), size + len(block)
+            lines.append(f"{crc:08x} {size} {path.name}\n")
+    return "".join(lines)
 
 
 def _gguf_file() -> Path:

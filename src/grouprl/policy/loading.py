@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,10 @@ def load_policy(name: str = BUNDLED, *, device: str = "auto", quantize: str = "n
             policy.prefix_obstacle = probe(policy)
         except ModelError:
             raise
+        except pickle.UnpicklingError as error:
+            raise ModelError(
+                f"model {name!r}: its weights hold pickled code, which is not run; give a model in safetensors"
+            ) from error
         except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
             raise ModelError(
                 f"model {name!r}: cannot be loaded ({_one_line(error)}); {_advice(name)}"

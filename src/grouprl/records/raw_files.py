@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -12,7 +13,7 @@ from grouprl.records.columns import polars
 from grouprl.records.formats.format import Format, Head
 from grouprl.records.jsonl_frames import Note, read_frames, read_records
 from grouprl.records.raw_columns import types_of
-from grouprl.records.streams import compression
+from grouprl.records.streams import compression, line_blocks
 from grouprl.records.table import MISSING, shown
 
 if TYPE_CHECKING:
@@ -120,6 +121,8 @@ def with_columns(frame: pl.LazyFrame, schema: Schema, path: Path, *, cast: bool 
 def _scan_csv(path: Path, **options: Any) -> pl.LazyFrame:
     pl = polars()
     separator = "\t" if ".tsv" in path.suffixes else ","
+    if not options and compression(path):  # polars would hold a line of any length that a bomb unpacks to
+        deque(line_blocks(path), maxlen=0)
     frame: pl.LazyFrame = _guarded(
         path, lambda: pl.scan_csv(path, separator=separator, glob=False, **options)
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from grouprl.records.columns import polars
 from grouprl.records.formats import FILE_STEP, Format, Layout
-from grouprl.records.raw_files import raw_frames, scan_parquet, with_columns
+from grouprl.records.raw_files import raw_frames
 from grouprl.records.rollouts import SCHEMA_VERSION, rollout_schema
 from grouprl.records.runs import KEY, STEP, GroupsFromRuns, Stretches
 
@@ -51,9 +51,6 @@ class Source:
 
         What goes wrong in reading is raised in collecting, as InputError with the file and the line.
         """
-        pl = polars()
-        if self.scans:
-            return pl.concat([self._scan(path) for path in self.paths])
         from polars.io.plugins import register_io_source
 
         def source(
@@ -95,13 +92,6 @@ class Source:
         places = self._met.setdefault(what, [])
         if where not in places:
             places.append(where)
-
-    def _scan(self, path: Path) -> pl.LazyFrame:
-        frame = with_columns(scan_parquet(path), self._raw, path)
-        frame = frame.with_columns(self._file_step(path))
-        if self._layout.keep is not None:
-            frame = frame.filter(self._layout.keep)
-        return frame.with_columns(**self._expressions(list(self.columns))).select(list(self.columns))
 
     def _frames(self, wanted: Sequence[str]) -> Iterator[pl.DataFrame]:
         """The rows with these columns, file by file."""

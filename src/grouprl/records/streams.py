@@ -44,7 +44,7 @@ class _Decompressor(Protocol):
     @property
     def unused_data(self) -> bytes: ...
 
-    def decompress(self, data: bytes) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int) -> bytes: ...
 
 
 def compression(path: Path) -> str | None:
@@ -68,7 +68,7 @@ def line_blocks(path: Path, size: int = BLOCK_BYTES) -> Iterator[Block]:
         InputError: It cannot be read, is damaged before its end, or has a line of more than `LONGEST_LINE` bytes.
         MissingDependency: It is zstd, and nothing here reads that.
     """
-    rest, line = b"", 1
+    rest, line = bytearray(), 1
     for chunk in _chunks(path, size):
         cut = chunk.rfind(b"\n") + 1
         if not cut:
@@ -80,10 +80,11 @@ def line_blocks(path: Path, size: int = BLOCK_BYTES) -> Iterator[Block]:
                 )
             continue
         data = b"".join((rest, memoryview(chunk)[:cut]))
-        rest = chunk[cut:]
+        rest = bytearray(memoryview(chunk)[cut:])
         yield Block(line, data.removeprefix(BOM) if line == 1 else data, last=False)
         line += data.count(b"\n")
-    yield Block(line, rest.removeprefix(BOM) if line == 1 else rest, last=True)
+    data = bytes(rest)
+    yield Block(line, data.removeprefix(BOM) if line == 1 else data, last=True)
 
 
 def _chunks(path: Path, size: int) -> Iterator[bytes]:
@@ -96,11 +97,16 @@ def _chunks(path: Path, size: int) -> Iterator[bytes]:
                 return
             unpacker = _decompressor(kind)
             while data := file.read(size // 8):
-                while data:
-                    yield unpacker.decompress(data)
-                    data = unpacker.unused_data if unpacker.eof else b""
+                while True:
+                    yield (chunk := unpacker.decompress(data, size))  # a bomb, too, comes a block at a time
                     if unpacker.eof:  # what follows is another member, or nothing
-                        unpacker = _decompressor(kind)
+                        data, unpacker = unpacker.unused_data, _decompressor(kind)
+                        if data:
+                            continue
+                        break
+                    data = _left_over(unpacker)
+                    if not data and len(chunk) < size:
+                        break
     except OSError as error:
         raise _unreadable(path, error.strerror or error) from error
     except Exception as error:
@@ -113,6 +119,11 @@ def _decompressor(kind: str) -> _Decompressor:
     if kind == "gzip":
         return zlib.decompressobj(wbits=31)
     return _zstd().ZstdDecompressor()
+
+
+def _left_over(unpacker: _Decompressor) -> bytes:
+    """Input that zlib hands back when the output is full; zstd keeps its own."""
+    return getattr(unpacker, "unconsumed_tail", b"")
 
 
 def _zstd() -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import pickle
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -121,8 +122,12 @@ def read_state(path: Path) -> TrainingState:
                 f"{path}: a checkpoint of version {record['version']}, expected {STATE_VERSION}; "
                 "resume it with the grouprl that wrote it"
             )
+        inside = path.resolve()
         for name, checksum in record["files"].items():
-            if _checksum(path / name) != checksum:
+            file = (path / name).resolve()
+            if not (file.is_relative_to(inside) and file.is_file()):
+                raise DamagedCheckpoint(f"{path}: {name} is no file of this checkpoint")
+            if _checksum(file) != checksum:
                 raise DamagedCheckpoint(f"{path}: {name} is damaged (its checksum differs)")
         return TrainingState(**record["state"])
     except PermissionError:
@@ -135,11 +140,28 @@ def load_optimizer(path: Path, optimizer: torch.optim.Optimizer) -> None:
     """The optimizer's moments from a checkpoint; its settings stay those it was made with.
 
     Pickled code in the file is never run.
+
+    Raises:
+        RunError: It holds something else than the moments of these parameters.
     """
-    saved = torch.load(path / "optimizer.pt", map_location="cpu", weights_only=True)
-    optimizer.load_state_dict(
-        {"state": saved["state"], "param_groups": optimizer.state_dict()["param_groups"]}
-    )
+    try:
+        saved = torch.load(path / "optimizer.pt", map_location="cpu", weights_only=True)
+        optimizer.load_state_dict(
+            {"state": saved["state"], "param_groups": optimizer.state_dict()["param_groups"]}
+        )
+    except (
+        pickle.UnpicklingError,
+        RuntimeError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        EOFError,
+    ) as error:
+        raise RunError(
+            f"{path / 'optimizer.pt'}: holds no optimizer's moments ({type(error).__name__}), expected those that "
+            "grouprl wrote; remove this checkpoint to go on from the one before it"
+        ) from error
 
 
 def read_estimator_state(path: Path) -> str | None:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: stop at once where nothing is lost by it, after the step where weights are changing."""
+"""Ctrl-C, SIGTERM, a closed terminal: stop at once where nothing is lost by it, else after the step."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""What asks a run to stop; a closed terminal sends SIGHUP, which Windows does not have."""
+
 
 class Interrupted(KeyboardInterrupt):
     """The user, or the machine, asked the run to stop."""
 
 
 class Interrupts:
-    """While active, SIGINT and SIGTERM raise `Interrupted`, except inside `deferred()`, which they wait out.
+    """While active, `SIGNALS` raise `Interrupted`, except inside `deferred()`, which they wait out.
 
+    One that is ignored (SIGHUP, under nohup) stays ignored.
     A second signal during `deferred()` does not wait: what is on disk stays valid, since everything there
     is written whole or not at all. Outside the main thread signals are left alone.
     """
@@ -28,8 +32,9 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, self._handle)
+            for number in SIGNALS:
+                if signal.getsignal(number) != signal.SIG_IGN:
+                    self._previous[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -107,7 +107,7 @@ class Trainer:
         change or records are written (a full disk, say) leaves the checkpoint before it.
 
         Raises:
-            Interrupted: On SIGINT or SIGTERM, with the last whole step saved.
+            Interrupted: On SIGINT, SIGTERM or SIGHUP, with the last whole step saved.
             RewardError: A reward function raised; likewise.
             EstimatorError: The estimator did; likewise.
         """

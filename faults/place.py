@@ -1,0 +1,243 @@
+"""Where a fault happens: a folder, a tiny model in it, and processes that run grouprl in it.
+
+A process is a fork of this one, which has imported everything: a run takes about two seconds, not twenty. The
+harness itself computes nothing before it forks, so that no thread of a library is lost on the way.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HANG_S = 300.0
+"""A process that takes longer than this hangs."""
+STEPS = 6
+REWARD = '''
+def lowercase(completions):
+    """Share of lower-case letters: a random model's completions differ in it."""
+    return [sum(c.islower() for c in text) / max(len(text), 1) for text in completions]
+'''
+OPTIONS = (
+    *("--device", "cpu", "--steps", str(STEPS), "--lr", "1e-3"),
+    *("--group-size", "4", "--prompts-per-step", "3", "--max-new-tokens", "6"),
+    *("--eval-prompts", "3", "--eval-samples", "2", "--checkpoint-every", "1", "--checkpoint-keep", "2"),
+)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended.
+
+    Args:
+        code: Its exit code; -n where signal n ended it.
+        said: All that it wrote.
+    """
+
+    code: int
+    said: str
+
+    @property
+    def error(self) -> str:
+        """The last line that it wrote."""
+        return (self.said.strip().splitlines() or [""])[-1]
+
+
+class Process:
+    """A fork of this process that does something, all that it writes into a file."""
+
+    def __init__(self, act: Callable[[], int | None], log: Path, *, folder: Path) -> None:
+        self.log = log
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            code = 70
+            try:
+                os.setpgid(0, 0)
+                os.chdir(folder)
+                descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+                os.dup2(descriptor, 1)
+                os.dup2(descriptor, 2)
+                code = act() or 0
+            except SystemExit as stop:
+                code = stop.code if isinstance(stop.code, int) else 1
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                for stream in (sys.stdout, sys.stderr):
+                    try:
+                        stream.flush()
+                    except (OSError, ValueError):
+                        pass
+                os._exit(code)
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send it a signal, unless it has ended."""
+        try:
+            os.kill(self.pid, number)
+        except ProcessLookupError:
+            pass
+
+    def wait(self, limit_s: float = HANG_S) -> Ended:
+        """Wait for its end; one that takes longer is ended, and that is an error."""
+        deadline = time.monotonic() + limit_s
+        while True:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                return Ended(os.waitstatus_to_exitcode(status), self._said())
+            if time.monotonic() > deadline:
+                self.kill()
+                os.waitpid(self.pid, 0)
+                raise TimeoutError(f"hung: no end within {limit_s:.0f} s; last: {self._said()[-300:]!r}")
+            time.sleep(0.01)
+
+    def alive(self) -> bool:
+        """Whether it has not ended yet."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+    def until(self, true: Callable[[], bool], limit_s: float = HANG_S) -> None:
+        """Wait until something is true of it."""
+        deadline = time.monotonic() + limit_s
+        while not true():
+            if not self.alive():
+                raise AssertionError(f"ended too early: {self._said()[-300:]!r}")
+            if time.monotonic() > deadline:
+                self.kill()
+                os.waitpid(self.pid, 0)
+                raise TimeoutError(f"waited {limit_s:.0f} s in vain; last: {self._said()[-300:]!r}")
+            time.sleep(0.005)
+
+    def _said(self) -> str:
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+
+class Place:
+    """A folder of its own for one fault.
+
+    Args:
+        folder: Made anew.
+        models: The folder of the tiny model.
+        quick: Do less of everything: for the tests of the harness.
+    """
+
+    def __init__(self, folder: Path, model: Path, *, quick: bool = False) -> None:
+        self.folder, self.model, self.quick = folder, model, quick
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        self.reward("lowercase", REWARD)
+        self._logs = 0
+        self.port = 0
+        """Of the reward server: a run goes on with the one that it had."""
+
+    def reward(self, name: str, source: str) -> str:
+        """A file with a reward function; what --reward takes."""
+        path = self.folder / f"{name}.py"
+        path.write_text(source)
+        return f"{path}:{name}"
+
+    def fork(self, act: Callable[[], int | None]) -> Process:
+        """A process that does something."""
+        self._logs += 1
+        return Process(act, self.folder / f"log-{self._logs}.txt", folder=self.folder)
+
+    def grouprl(self, *arguments: str, before: Callable[[], None] | None = None) -> Process:
+        """A process that runs a command line, after `before`."""
+
+        def act() -> int:
+            from grouprl.cli.main import main
+
+            if before is not None:
+                before()
+            return main(arguments)
+
+        return self.fork(act)
+
+    def train(
+        self, name: str, *more: str, reward: str | None = None, before: Callable[[], None] | None = None
+    ) -> Process:
+        """A process that trains the tiny model into the folder `name`."""
+        given = reward or f"{self.folder / 'lowercase.py'}:lowercase"
+        place = ("--output-dir", str(self.folder / name), "--model", str(self.model))
+        return self.grouprl("train", *place, *OPTIONS, "--reward", given, *more, before=before)
+
+    def resume(self, name: str, *more: str, before: Callable[[], None] | None = None) -> Process:
+        """A process that goes on with it."""
+        return self.grouprl("train", "--resume", str(self.folder / name), *more, before=before)
+
+    def whole(self, *more: str, reward: str | None = None) -> Path:
+        """A run that nothing happened to."""
+        ended = self.train("whole", *more, reward=reward).wait()
+        if ended.code != 0:
+            raise AssertionError(f"a run without a fault failed: {ended.error}")
+        return self.folder / "whole"
+
+    def ask(self, act: Callable[[], Any], limit_s: float = HANG_S) -> Any:
+        """What a function gives in a process of its own (as JSON)."""
+        answer = self.folder / "answer.json"
+        answer.unlink(missing_ok=True)
+
+        def write() -> None:
+            answer.write_text(json.dumps(act()))
+
+        ended = self.fork(write).wait(limit_s)
+        if ended.code != 0:
+            raise AssertionError(f"ended with {ended.code}: {ended.said[-500:]}")
+        return json.loads(answer.read_text())
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    """In what two runs differ, but for times, memory and places: nothing, where they are equal to the bit."""
+    found = [
+        name
+        for name in ("metrics.jsonl", "evaluations.jsonl")
+        if _timeless(one / name) != _timeless(other / name)
+    ]
+    for pattern in ("rollouts/*.parquet", "model/*.safetensors", "checkpoints/*/optimizer.pt"):
+        mine, theirs = ({p.relative_to(r): p.read_bytes() for p in r.glob(pattern)} for r in (one, other))
+        if not mine or mine != theirs:
+            found.append(pattern)
+    return found
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files of a folder but the lock, by their names."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != "run.lock"
+    }
+
+
+def _timeless(path: Path) -> list[dict[str, Any]]:
+    def decided_by_a_clock(name: str) -> bool:
+        return name.startswith(("seconds", "peak")) or name.endswith("per_s")
+
+    return [
+        {name: value for name, value in json.loads(line).items() if not decided_by_a_clock(name)}
+        for line in path.read_text().splitlines()
+    ]
+
+
+def steps_done(run: Path) -> int:
+    """How many steps its log holds."""
+    path = run / "metrics.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def temporaries(run: Path) -> list[Path]:
+    """What a kill left half written."""
+    return [path for path in run.rglob("*") if ".tmp-" in path.name or ".old-" in path.name]
+
+
+def python(arguments: Sequence[str]) -> list[str]:
+    """A command line of this Python."""
+    return [sys.executable, *arguments]

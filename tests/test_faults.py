@@ -1,0 +1,77 @@
+"""The harness of `make faults`: its quickest faults, its table, and few of each of its random inputs."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from faults import __main__ as harness  # noqa: E402
+from faults import fuzz  # noqa: E402
+from faults.fault import FAULTS, Fault, check  # noqa: E402
+from faults.place import Place, differences  # noqa: E402
+from faults.table import put_into, table  # noqa: E402
+
+MEASURED = json.loads((ROOT / "docs" / "measured" / "faults.json").read_text("utf-8"))
+
+
+def test_the_page_shows_what_was_measured():
+    page = (ROOT / "docs" / "reliability.md").read_text("utf-8")
+    assert put_into(page, MEASURED) == page
+    assert set(MEASURED["faults"]) <= set(FAULTS)
+    for name, one in MEASURED["faults"].items():
+        assert (one["done"], one["must"]) == (FAULTS[name].done, FAULTS[name].must)
+
+
+def test_what_is_not_true_is_said(tmp_path):
+    def untrue(place):
+        check(1 + 1 == 3, "two is not three")
+
+    seen = harness.look(Fault("untrue", "nothing", "three", untrue), tmp_path, tmp_path)
+    assert (seen["held"], seen["seen"]) == (False, "Untrue: two is not three")
+    assert "**untrue**: Untrue: two is not three" in table(
+        {"faults": {"untrue": seen}, "machine": "m", "date": "2026-01-01"}
+    )
+
+
+def test_two_runs_that_differ_are_seen_to_differ(tmp_path):
+    """Each file that is compared, changed alone."""
+    files = {
+        "metrics.jsonl": b'{"step": 1, "seconds_step": 1.0}\n',
+        "evaluations.jsonl": b'{"step": 0}\n',
+        "rollouts/step_00001.parquet": b"a",
+        "model/model.safetensors": b"b",
+        "checkpoints/step_00001/optimizer.pt": b"c",
+    }
+    for run in ("one", "other"):
+        for name, data in files.items():
+            (tmp_path / run / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / run / name).write_bytes(data)
+    one, other = tmp_path / "one", tmp_path / "other"
+    assert differences(one, other) == []
+    (other / "metrics.jsonl").write_bytes(b'{"step": 1, "seconds_step": 2.0}\n')
+    assert differences(one, other) == []
+    for name, data in files.items():
+        (other / name).write_bytes(data.replace(b": ", b": 1") if name.endswith("jsonl") else b"z")
+        assert len(differences(one, other)) == 1, name
+        (other / name).write_bytes(data)
+
+
+def test_a_process_that_hangs_is_ended(tmp_path):
+    import time
+
+    place = Place(tmp_path / "place", tmp_path)
+    with pytest.raises(TimeoutError, match="hung"):
+        place.fork(lambda: time.sleep(60)).wait(0.3)
+
+
+@pytest.mark.parametrize(
+    ("act", "inputs"),
+    [(fuzz.read_rollouts, fuzz.files), (fuzz.read_table, fuzz.files), (fuzz.read_config, fuzz.configs())],
+    ids=["rollouts", "tables", "config"],
+)
+def test_random_inputs_give_a_result_or_an_error_of_ours(act, inputs):
+    assert fuzz.many(act, inputs, 60) > 0
