@@ -151,6 +151,8 @@ def read_only(place: Place) -> str:
     stop = place.reward("stops", stops)
     ended = place.train("middle", reward=stop, before=unprivileged).wait()
     check(ended.code == 1, f"in the middle: exit code {ended.code}: {ended.error}")
+    check("step 2 is saved" in ended.error or "Permission denied" in ended.error, ended.error)
+    check((run / "rollouts").exists(), f"ended too early: {ended.error}")
     check("Traceback" not in ended.said, ended.said[-400:])
     before = contents(run)
     again = place.resume("middle", before=unprivileged).wait()

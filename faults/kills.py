@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from faults.fault import check, fault
 from faults.place import STEPS, Ended, Place, differences, steps_done, temporaries
@@ -72,7 +73,8 @@ def _stopped(place: Place, act: Callable[[int], None], *, code: int, name: str) 
     reward = place.reward("slowly", SLOWLY)
     whole = place.whole(reward=reward)
     run = place.folder / name
-    process = place.train(name, reward=reward)
+    heard = partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)  # also where the harness runs under nohup
+    process = place.train(name, reward=reward, before=heard)
     process.until(lambda: steps_done(run) >= 2)
     act(process.pid)
     ended = process.wait()
@@ -160,7 +162,7 @@ def terminal_gone(place: Place) -> str:
 
 def _drained(terminal: int) -> bool:
     """Read what stands in the terminal, as a terminal's window does."""
-    with suppress(BlockingIOError):
+    with suppress(OSError):
         while os.read(terminal, 1 << 16):
             pass
     return True
