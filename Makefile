@@ -8,7 +8,6 @@
 #   make figures draws the figures of the docs, and writes the tables of docs/results.md
 #   make faults  does what is feared to runs of a tiny model, and looks (docs/reliability.md)
 #   make audit   known vulnerabilities of the pinned dependencies (needs the network)
-#   make figures draws the figures of the docs
 #   make integrations  tests grouprl inside other trainers, each in an environment of its own
 #   make picture RUN=runs/arithmetic-1   draws the README's picture from that run's report
 #   make setup   only sets up
