@@ -70,8 +70,11 @@ def test_it_is_tried_out_once(monkeypatch):
         calls.append(len(rewards))
         return rewards * factor
 
-    for _ in range(3):
-        call("test_token_level_counted", [[1.0]], ["a"], factor=2.0)
+    try:
+        for _ in range(3):
+            call("test_token_level_counted", [[1.0]], ["a"], factor=2.0)
+    finally:
+        advantages.unregister("test_token_level_counted")
     assert calls == [8, 1, 1, 1]  # on eight made-up rewards, then a batch at a time
 
 

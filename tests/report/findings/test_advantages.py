@@ -234,3 +234,25 @@ def test_every_group_estimator_is_recomputed_from_its_rows(name, rows, look):
     keywords = {"rewards": rewards, "estimator": name, "options": json.dumps(options)}
     assert named(look(rows(advantages=made, **keywords))) == set()
     assert named(look(rows(advantages=-made, **keywords)))
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_one_s_own_estimator_gets_tensors_as_in_a_run_and_may_fail(raises, rows, look):
+    """`above.sign()` is what a tensor has and an array has not; what it raises must not end the report."""
+    import torch
+
+    @advantages.register("own_signs", laws={"finite"})
+    def own_signs(rewards, group_ids=None, *, valid=None):
+        """Signs of what dr_grpo gives."""
+        if raises:
+            raise RuntimeError("no")
+        return advantages.dr_grpo(rewards, group_ids, valid=valid).sign()
+
+    try:
+        rewards = binary()
+        made = torch.tensor(textbook(rewards)).sign().numpy()
+        keywords = {"rewards": rewards, "estimator": "own_signs", "options": "{}"}
+        assert named(look(rows(advantages=made, **keywords))) == set()
+        assert bool(named(look(rows(advantages=-made, **keywords)))) is not raises
+    finally:
+        advantages.unregister("own_signs")

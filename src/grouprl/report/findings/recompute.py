@@ -15,7 +15,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from grouprl.errors import GrouprlError
 from grouprl.report.findings.data import RunData
 
 Floats = NDArray[np.float64]
@@ -113,8 +112,8 @@ def claimed(block: Block, components: list[str]) -> Floats | None:
         try:
             given = json.loads(options) if options else {}
             result[chosen] = _called(estimator, given, block, chosen, components)
-        except (GrouprlError, TypeError, ValueError):
-            continue  # options of another version, or data that is not in the rows: not to be compared
+        except Exception:  # noqa: S112  (options of another version, data that no row has, or somebody's own code)
+            continue  # not to be compared
     return None if np.isnan(result).all() else result
 
 
@@ -131,7 +130,7 @@ def _called(
         data["components"] = {name: _numbers(frame[f"reward_{name}"]) for name in components}
     rewards, group, step = block.rewards[chosen], block.group[chosen], block.step[chosen]
     if estimator.scope == "group":
-        return np.asarray(estimator(rewards, group, **options, **data), dtype=np.float64)
+        return _advantages(estimator, rewards, group, options, data)
     result = np.empty(len(rewards))
     for one in np.unique(step):
         there = step == one
@@ -141,8 +140,23 @@ def _called(
             else value[there]
             for key, value in data.items()
         }
-        result[there] = estimator(rewards[there], group[there], **options, **part)
+        result[there] = _advantages(estimator, rewards[there], group[there], options, part)
     return result
+
+
+def _advantages(
+    estimator: Any, rewards: Floats, group: Ints, options: dict[str, Any], data: dict[str, Any]
+) -> Floats:
+    """An estimator's advantages. It is given tensors, as in a run: one's own may know nothing else."""
+    import torch
+
+    def tensors(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: tensors(one) for name, one in value.items()}
+        return torch.from_numpy(np.ascontiguousarray(value))
+
+    found = estimator(tensors(rewards), tensors(group), **options, **{k: tensors(v) for k, v in data.items()})
+    return np.asarray(torch.as_tensor(found), dtype=np.float64)
 
 
 def convention(name: str, rewards: Floats, group: Ints, step: Ints) -> Floats:
