@@ -43,7 +43,7 @@ class Source:
 
     @property
     def scans(self) -> bool:
-        """Whether `rows` is a scan of Parquet, which reads what a query needs; else each query reads all of it anew."""
+        """Whether `rows` reads of Parquet what a query needs; else each query reads all of the files anew."""
         return self._kind == "parquet" and self._layout.key is None
 
     def rows(self) -> pl.LazyFrame:
