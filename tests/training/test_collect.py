@@ -2,14 +2,13 @@
 
 from collections import Counter
 
-import pytest
 import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grouprl.policy import EncodedPrompt
 from grouprl.tasks import Task, make_rewards
-from grouprl.training import Listener, collect, config_from_dict
+from grouprl.training import Listener, config_from_dict
 from grouprl.training.clock import Clock
 from grouprl.training.collect import Collector
 from grouprl.training.curriculum import Curriculum
@@ -44,28 +43,28 @@ def collector(kinds, *, prompts_per_step=2, max_new_tokens=8, lengths=(1, 1, 1, 
     prompts = [Prompt(str(i), f"prompt {i}", {"kind": kind}) for i, kind in enumerate(kinds)]
     task = Task("scripted", prompts, [], make_rewards(by_kind))
     encoded = [EncodedPrompt(p, p.content, (5, 6)) for p in task.train]
-    made = Collector(config, task, None, encoded, curriculum=Curriculum(config.sampling), listener=Listener())
-    calls = []
+    engine = Scripted(lengths)
+    made = Collector(
+        config, task, engine, encoded, curriculum=Curriculum(config.sampling), listener=Listener()
+    )
+    return made, engine.calls
 
-    def generate(sampler, drawn, *, stream, earlier, **options):
-        calls.append([p.prompt.prompt_id for p in drawn])
+
+class Scripted:
+    """An engine whose completions have given lengths; what it was asked for is in `calls`."""
+
+    def __init__(self, lengths):
+        self.lengths, self.calls = lengths, []
+
+    def generate(self, drawn, *, stream, earlier, **options):
+        self.calls.append([p.prompt.prompt_id for p in drawn])
         groups = []
         for i, p in enumerate(drawn):
-            group = tiny.group([5, 6], [[7] * n for n in lengths], group_id=f"{stream}/{len(earlier) + i}")
+            group = tiny.group(
+                [5, 6], [[7] * n for n in self.lengths], group_id=f"{stream}/{len(earlier) + i}"
+            )
             groups.append(type(group)(group.group_id, p.prompt, p.text, p.token_ids, group.completions))
         return groups
-
-    return made, generate, calls
-
-
-@pytest.fixture
-def scripted(monkeypatch):
-    def make(kinds, **options):
-        made, generate, calls = collector(kinds, **options)
-        monkeypatch.setattr(collect, "generate", generate)
-        return made, calls
-
-    return make
 
 
 @settings(max_examples=60)
@@ -76,34 +75,32 @@ def scripted(monkeypatch):
     st.integers(0, 2),
 )
 def test_each_epoch_visits_each_prompt_once_under_any_pattern_of_drops(kinds, wanted, rounds, skip_epochs):
-    with pytest.MonkeyPatch.context() as patch:
-        made, generate, calls = collector(
-            kinds, prompts_per_step=wanted, max_sampling_rounds=rounds, skip_epochs=skip_epochs
-        )
-        patch.setattr(collect, "generate", generate)
-        position, skipped = 0, Counter()
-        for step in range(1, 7):
-            calls.clear()
-            found = made.collect(step=step, position=position, clock=Clock())
-            made.curriculum.commit()
-            size = len(kinds)
-            visited = [
-                str(i)
-                for epoch in range(found.position // size + 1)
-                for i in order_of_epoch(size, seed=0, epoch=epoch).tolist()
-            ][position : found.position]
-            drawn = [prompt_id for call in calls for prompt_id in call]
-            # What was drawn is what was visited, in order, but for what was passed over.
-            assert len(drawn) + sum(found.skipped.values()) == len(visited)
-            remaining = iter(visited)
-            assert all(prompt_id in remaining for prompt_id in drawn)
-            if not skip_epochs:
-                assert drawn == visited
-            assert [g.prompt.prompt_id for g in found.groups] == drawn
-            assert [g.group_id for g in found.groups] == [f"train/{step}/{i}" for i in range(len(drawn))]
-            check_counts(found, kinds, wanted, rounds, calls)
-            position, skipped = found.position, skipped + found.skipped
-        assert sum(skipped.values()) == 0 or skip_epochs
+    made, calls = collector(
+        kinds, prompts_per_step=wanted, max_sampling_rounds=rounds, skip_epochs=skip_epochs
+    )
+    position, skipped = 0, Counter()
+    for step in range(1, 7):
+        calls.clear()
+        found = made.collect(step=step, position=position, clock=Clock())
+        made.curriculum.commit()
+        size = len(kinds)
+        visited = [
+            str(i)
+            for epoch in range(found.position // size + 1)
+            for i in order_of_epoch(size, seed=0, epoch=epoch).tolist()
+        ][position : found.position]
+        drawn = [prompt_id for call in calls for prompt_id in call]
+        # What was drawn is what was visited, in order, but for what was passed over.
+        assert len(drawn) + sum(found.skipped.values()) == len(visited)
+        remaining = iter(visited)
+        assert all(prompt_id in remaining for prompt_id in drawn)
+        if not skip_epochs:
+            assert drawn == visited
+        assert [g.prompt.prompt_id for g in found.groups] == drawn
+        assert [g.group_id for g in found.groups] == [f"train/{step}/{i}" for i in range(len(drawn))]
+        check_counts(found, kinds, wanted, rounds, calls)
+        position, skipped = found.position, skipped + found.skipped
+    assert sum(skipped.values()) == 0 or skip_epochs
 
 
 def check_counts(found, kinds, wanted, rounds, calls):
@@ -124,14 +121,14 @@ def check_counts(found, kinds, wanted, rounds, calls):
         assert found.dropped == [None] * 4 * wanted
 
 
-def test_a_later_round_draws_what_is_missing_by_the_share_so_far(scripted):
+def test_a_later_round_draws_what_is_missing_by_the_share_so_far():
     """Four wanted. One of four in round 1: three are missing, at a quarter each 12, capped at 4. Then 3 of 8: one is
     missing, 8 / 3 = 3 prompts."""
     order = order_of_epoch(12, seed=0, epoch=0).tolist()
     kinds = ["all_low"] * 12
     for place in (0, 4, 5, 9, 10):
         kinds[order[place]] = "informative"
-    made, calls = scripted(kinds, prompts_per_step=4, max_sampling_rounds=5)
+    made, calls = collector(kinds, prompts_per_step=4, max_sampling_rounds=5)
     found = made.collect(step=1, position=0, clock=Clock())
     assert [len(call) for call in calls] == [4, 4, 3]
     # Both that round 3 found are trained on: five groups, one more than wanted, and nothing was drawn in vain.
@@ -139,8 +136,8 @@ def test_a_later_round_draws_what_is_missing_by_the_share_so_far(scripted):
     assert found.position == 11
 
 
-def test_rounds_run_out(scripted):
-    made, _ = scripted(["all_low", "all_high", "all_low"], prompts_per_step=2, max_sampling_rounds=3)
+def test_rounds_run_out():
+    made, _ = collector(["all_low", "all_high", "all_low"], prompts_per_step=2, max_sampling_rounds=3)
     found = made.collect(step=1, position=0, clock=Clock())
     assert (found.rounds, found.position, found.used_groups, found.kept) == (3, 6, [], [])
     assert found.groups_dropped("all_low") == 4
@@ -148,9 +145,9 @@ def test_rounds_run_out(scripted):
     assert found.resampling_s > 0
 
 
-def test_punishment_shapes_the_reward_after_correctness_was_judged(scripted):
+def test_punishment_shapes_the_reward_after_correctness_was_judged():
     """L_max 20, L_cache 4: lengths 16, 17, 18, 20 lose 0, 1/4, 1/2 and all of the factor."""
-    made, _ = scripted(
+    made, _ = collector(
         ["all_high"],
         prompts_per_step=1,
         max_new_tokens=20,
@@ -165,8 +162,8 @@ def test_punishment_shapes_the_reward_after_correctness_was_judged(scripted):
     assert found.dropped == [None] * 4  # without dynamic sampling the lengths teach
 
 
-def test_dynamic_sampling_does_not_look_at_the_punishment(scripted):
-    made, _ = scripted(
+def test_dynamic_sampling_does_not_look_at_the_punishment():
+    made, _ = collector(
         ["all_high", "informative"],
         prompts_per_step=1,
         max_sampling_rounds=4,
@@ -178,9 +175,9 @@ def test_dynamic_sampling_does_not_look_at_the_punishment(scripted):
     assert found.groups_dropped("all_high") == len(found.groups) - 1
 
 
-def test_selection_looks_at_the_shaped_reward(scripted):
+def test_selection_looks_at_the_shaped_reward():
     """Right ones of 1 token and of 8, wrong ones of 8: highest and lowest are 1 and −1."""
-    made, _ = scripted(
+    made, _ = collector(
         ["informative"],
         prompts_per_step=1,
         lengths=(1, 1, 8, 1),

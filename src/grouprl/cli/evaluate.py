@@ -19,6 +19,7 @@ from grouprl.errors import ConfigError
 from grouprl.policy import load_policy
 from grouprl.records import RunFolder, plain
 from grouprl.report.text import safe_text
+from grouprl.rollout import LocalEngine
 from grouprl.training import (
     Config,
     Evaluation,
@@ -108,7 +109,7 @@ def eval_command(arguments: Sequence[str]) -> int:
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         shown = bar.add_task("sampling", total=None)
         evaluation = evaluate(
-            policy,
+            LocalEngine(policy, batch_tokens=config.rollout.batch_tokens),
             task,
             encoded,
             samples=given.samples,
@@ -116,7 +117,6 @@ def eval_command(arguments: Sequence[str]) -> int:
             seed=config.seed,
             on_reward_error=config.on_reward_error,
             ks=given.k,
-            batch_tokens=config.rollout.batch_tokens,
             progress=lambda done, total: bar.update(shown, completed=done, total=total),
         )
     record = {"model": given.model, "task": task.name, "split": given.split, **evaluation.record}

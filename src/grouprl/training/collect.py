@@ -10,8 +10,8 @@ from dataclasses import replace
 import torch
 
 from grouprl.objectives.overlong import soft_overlong_penalty
-from grouprl.policy import EncodedPrompt, Policy
-from grouprl.rollout import Sampling, generate
+from grouprl.policy import EncodedPrompt
+from grouprl.rollout import Engine, Sampling
 from grouprl.sampling import informative, max_variance
 from grouprl.tasks import Scores, Task, score
 from grouprl.training.clock import Clock
@@ -31,7 +31,7 @@ class Collector:
     Args:
         config: rollout, sampling and seed are read.
         task: Its rewards score.
-        sampler: What completions are drawn from.
+        engine: What completions are drawn from.
         prompts: To train on.
         curriculum: Which of them to pass over; learns from what is sampled.
         listener: Told of the progress.
@@ -41,13 +41,13 @@ class Collector:
         self,
         config: Config,
         task: Task,
-        sampler: Policy,
+        engine: Engine,
         prompts: Sequence[EncodedPrompt],
         *,
         curriculum: Curriculum,
         listener: Listener,
     ) -> None:
-        self.config, self.task, self.sampler, self.prompts = config, task, sampler, prompts
+        self.config, self.task, self.engine, self.prompts = config, task, engine, prompts
         self.curriculum, self.listener = curriculum, listener
         self.sampling = sampling_of(config)
 
@@ -130,15 +130,13 @@ class Collector:
         sampling: Sampling | None = None,
         earlier: Sequence[EncodedPrompt] = (),
     ) -> list[Group]:
-        return generate(
-            self.sampler,
+        return self.engine.generate(
             prompts,
             group_size=group_size or self.config.rollout.group_size,
             sampling=sampling or self.sampling,
             seed=self.config.seed,
             stream=stream,
             earlier=earlier,
-            batch_tokens=self.config.rollout.batch_tokens,
             progress=lambda done, total: self.listener.stage("rollout", done, total),
         )
 

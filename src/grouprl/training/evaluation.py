@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from grouprl.policy import EncodedPrompt, Policy
-from grouprl.rollout import Sampling, generate
+from grouprl.policy import EncodedPrompt
+from grouprl.rollout import Engine, Sampling
 from grouprl.tasks import Scores, Task, score
 from grouprl.tasks.builtin_rewards import only_number
 from grouprl.training.statistics import accuracy_interval, mean, pass_at_k
@@ -31,7 +31,7 @@ class Evaluation:
 
 
 def evaluate(
-    policy: Policy,
+    engine: Engine,
     task: Task,
     prompts: Sequence[EncodedPrompt],
     *,
@@ -40,7 +40,6 @@ def evaluate(
     seed: int,
     on_reward_error: Literal["raise", "abstain"] = "raise",
     ks: Sequence[int] = (),
-    batch_tokens: int = 16_384,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
     """Sample `samples` completions and one greedy one for each prompt, and count the right ones.
@@ -49,7 +48,7 @@ def evaluate(
     differ by its weights alone.
 
     Args:
-        policy: The model.
+        engine: With the weights that are evaluated.
         task: Its rewards score; a completion is right where its reward is at least `task.success_reward`. An
             unscored one is not right, and stays in the denominator of accuracy and pass@k, so that a model
             cannot get better by answering what cannot be scored; reward_mean is over the scored ones.
@@ -59,7 +58,6 @@ def evaluate(
         seed: Of the completions.
         on_reward_error: As in training.
         ks: pass@k is estimated for each; k at most `samples`.
-        batch_tokens: Bounds the sampler's memory.
         progress: Called with (completions done, completions in all).
 
     Returns:
@@ -73,24 +71,20 @@ def evaluate(
     def report(offset: int) -> Callable[[int, int], None]:
         return lambda done, _: progress(offset + done, total) if progress is not None else None
 
-    groups = generate(
-        policy,
+    groups = engine.generate(
         prompts,
         group_size=samples,
         sampling=sampling,
         seed=seed,
         stream="evaluation",
-        batch_tokens=batch_tokens,
         progress=report(0),
     )
-    greedy_groups = generate(
-        policy,
+    greedy_groups = engine.generate(
         prompts,
         group_size=1,
         sampling=Sampling(temperature=0.0, max_new_tokens=sampling.max_new_tokens, stop=sampling.stop),
         seed=seed,
         stream="evaluation",
-        batch_tokens=batch_tokens,
         progress=report(len(prompts) * samples),
     )
     scores = score(task.rewards, groups, on_error=on_reward_error)

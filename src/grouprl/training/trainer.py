@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from grouprl.policy import EncodedPrompt, Policy
 from grouprl.records import RunFolder, append_jsonl, rollout_rows, write_rollouts
+from grouprl.rollout import Engine, LocalEngine
 from grouprl.tasks import Scores, Task
 from grouprl.training.advantages import Advantages, Batch, Result
 from grouprl.training.checkpoint import TrainingState, save_checkpoint, save_final_model
@@ -19,7 +20,7 @@ from grouprl.training.clock import Clock
 from grouprl.training.collect import Collector
 from grouprl.training.collected import Collected, sampling_metrics
 from grouprl.training.config import Config, sampling_of
-from grouprl.training.critic import Critic
+from grouprl.training.critic import Critic, Targets
 from grouprl.training.curriculum import Curriculum
 from grouprl.training.diagnosis import diagnose
 from grouprl.training.evaluation import evaluate
@@ -34,6 +35,35 @@ from grouprl.training.update import UpdateResult, update
 
 NOTHING = Result(torch.zeros(0))
 """The advantages of a step in which dynamic sampling left no group."""
+
+
+@dataclass(frozen=True)
+class EstimatedBatch:
+    """What a step trains on.
+
+    Args:
+        collected: Its groups and scores.
+        penalised: The scores of those that are used, with a KL penalty where it is in the reward.
+        estimated: Their advantages.
+        greedy: The scores of a greedy completion for each prompt, for an estimator that needs them.
+        targets: What a critic gave, by token.
+    """
+
+    collected: Collected
+    penalised: Penalised
+    estimated: Result
+    greedy: Scores | None = None
+    targets: Targets | None = None
+
+    @property
+    def recorded(self) -> Collected:
+        """With the rewards that the advantages are of."""
+        return self.collected.with_used_rewards(self.penalised.scores.rewards)
+
+    @property
+    def columns(self) -> dict[str, Sequence[Any]]:
+        """Further columns of the rollout record, over the completions that are used."""
+        return {**self.estimated.columns, **self.penalised.columns}
 
 
 class Trainer:
@@ -78,9 +108,13 @@ class Trainer:
         self.prompts = self._encode(task.train)
         self.heldout = self._encode(task.heldout[: config.evaluation.eval_prompts])
         self.reference: Policy | None = None
-        self.sampler = _sampler(policy, config)
+        self.engine: Engine = LocalEngine(
+            policy,
+            dtype=getattr(torch, config.rollout.sampler_dtype),
+            batch_tokens=config.rollout.batch_tokens,
+        )
         self.collector = Collector(
-            config, task, self.sampler, self.prompts, curriculum=self.curriculum, listener=self.listener
+            config, task, self.engine, self.prompts, curriculum=self.curriculum, listener=self.listener
         )
         self.interrupts = Interrupts()
         self.saved_step = self.state.step
@@ -140,24 +174,37 @@ class Trainer:
             error.add_note(f"{saved}: go on with grouprl train --resume {self.folder.path}")
 
     def _step(self) -> None:
-        config, step = self.config, self.state.step + 1
-        seed_everything(config.seed, step)
-        clock = Clock()
-        self._refresh_sampler()
-        collected = self.collector.collect(step=step, position=self.state.position, clock=clock)
+        step, clock = self.state.step + 1, Clock()
+        collected = self._collect(step, clock)
+        batch = self._estimate(step, collected, clock)
+        self._learn(step, batch, clock)
+
+    def _collect(self, step: int, clock: Clock) -> Collected:
+        """Sample and score, with the weights of now."""
+        seed_everything(self.config.seed, step)
+        self.engine.take_weights(self.policy)
+        return self.collector.collect(step=step, position=self.state.position, clock=clock)
+
+    def _estimate(self, step: int, collected: Collected, clock: Clock) -> EstimatedBatch:
+        """The advantages of what was collected."""
         groups, scores = collected.used_groups, collected.used_scores
+        if not groups:
+            return EstimatedBatch(collected, Penalised(scores), NOTHING)
         greedy = None
-        if self.advantages.needs_greedy and groups:
+        if self.advantages.needs_greedy:
             greedy = self.collector.greedy(groups, step=step, clock=clock)
-        penalised, estimated, targets = Penalised(scores), NOTHING, None
-        if groups:
-            penalised = penalise(scores, groups, self.policy, self.reference, config)
-            if self.critic is not None:
-                targets = self.critic.targets(groups, penalised.scores)
-                estimated = Result(targets.means, {"value": targets.first_values})
-                clock.lap("critic")
-            else:
-                estimated = self.advantages(Batch.of(groups, penalised.scores, greedy), step=step)
+        penalised = penalise(scores, groups, self.policy, self.reference, self.config)
+        if self.critic is None:
+            estimated = self.advantages(Batch.of(groups, penalised.scores, greedy), step=step)
+            return EstimatedBatch(collected, penalised, estimated, greedy)
+        targets = self.critic.targets(groups, penalised.scores)
+        clock.lap("critic")
+        estimated = Result(targets.means, {"value": targets.first_values})
+        return EstimatedBatch(collected, penalised, estimated, greedy, targets)
+
+    def _learn(self, step: int, batch: EstimatedBatch, clock: Clock) -> None:
+        """Change the weights, and record the step."""
+        config, groups = self.config, batch.collected.used_groups
         lr = set_learning_rate(self.optimizer, config.optimizer, step=step, steps=config.steps)
         with ExitStack() as stack:
 
@@ -172,12 +219,12 @@ class Trainer:
                     self.policy,
                     self.optimizer,
                     groups,
-                    estimated.advantages,
-                    [r is not None for r in scores.rewards],
+                    batch.estimated.advantages,
+                    [r is not None for r in batch.collected.used_scores.rewards],
                     config,
                     reference=self.reference,
                     critic=self.critic,
-                    targets=targets,
+                    targets=batch.targets,
                     before_step=weights_change,
                     progress=lambda done, total: self.listener.stage("train", done, total),
                 )
@@ -186,28 +233,17 @@ class Trainer:
             )
             weights_change()  # also where the update was skipped: the records of a step belong together
             clock.lap("train")
-            metrics = self._metrics(step, lr, collected, greedy, estimated, result, clock)
-            columns = {**estimated.columns, **penalised.columns}
-            recorded = collected.with_used_rewards(penalised.scores.rewards)
-            self._record(
-                step, metrics | penalised.metrics, recorded, replace(estimated, columns=columns), result
-            )
-
-    def _refresh_sampler(self) -> None:
-        """Give a sampler of its own the weights of now."""
-        if self.sampler.model is not self.policy.model:
-            self.sampler.take_weights(self.policy)
+            self._record(step, self._metrics(step, lr, batch, result, clock), batch, result)
 
     def _metrics(
         self,
         step: int,
         lr: float,
-        collected: Collected,
-        greedy: Scores | None,
-        estimated: Result,
+        batch: EstimatedBatch,
         result: UpdateResult,
         clock: Clock,
     ) -> dict[str, Any]:
+        collected = batch.collected
         sampled = sum(len(c.token_ids) for g in collected.groups for c in g.completions)
         return {
             "step": step,
@@ -221,10 +257,10 @@ class Trainer:
             **advantage_metrics(
                 collected.used_groups,
                 collected.used_scores,
-                estimated.advantages,
+                batch.estimated.advantages,
                 sampled=len(collected.groups),
             ),
-            **(greedy_metrics(greedy) if greedy is not None else {}),
+            **(greedy_metrics(batch.greedy) if batch.greedy is not None else {}),
             **{
                 name: result.metrics.get(name)
                 for name in (*UPDATE_METRICS, *(CRITIC_METRICS if self.critic else ()))
@@ -238,21 +274,22 @@ class Trainer:
             **{f"seconds_{name}": seconds for name, seconds in clock.seconds.items()},
             "seconds_step": clock.total(),
             "peak_memory_gib": peak_memory_gib(self.policy.device),
+            **batch.penalised.metrics,
         }
 
     def _record(
         self,
         step: int,
         metrics: dict[str, Any],
-        collected: Collected,
-        estimated: Result,
+        batch: EstimatedBatch,
         result: UpdateResult,
     ) -> None:
+        collected = batch.recorded
         rows = rollout_rows(
             step,
             collected.groups,
             rewards=collected.scores.rewards,
-            advantages=collected.over_all(estimated.advantages.tolist()),
+            advantages=collected.over_all(batch.estimated.advantages.tolist()),
             components=collected.scores.components,
             correctness=collected.correctness,
             dropped_reasons=collected.dropped,
@@ -261,7 +298,7 @@ class Trainer:
             estimator_options=self.advantages.options,
             extra={
                 **{f"outcome_{name}": values for name, values in collected.scores.outcomes.items()},
-                **{name: collected.over_all(values) for name, values in estimated.columns.items()},
+                **{name: collected.over_all(values) for name, values in batch.columns.items()},
             },
             tokens=self.config.record_tokens,
         )
@@ -295,16 +332,15 @@ class Trainer:
         if not self.heldout or not due or step in {e.get("step") for e in self.folder.evaluations()}:
             return
         seed_everything(config.seed, step)
-        self._refresh_sampler()
+        self.engine.take_weights(self.policy)
         evaluation = evaluate(
-            self.sampler,
+            self.engine,
             self.task,
             self.heldout,
             samples=config.evaluation.eval_samples,
             sampling=self.sampling,
             seed=config.seed,
             on_reward_error=config.on_reward_error,
-            batch_tokens=config.rollout.batch_tokens,
             progress=lambda done, total: self.listener.stage("evaluation", done, total),
         )
         release_memory()  # many small pieces, between which training would not fit
@@ -336,9 +372,3 @@ class Trainer:
         return self.policy.encode_prompts(
             prompts, max_new_tokens=self.config.rollout.max_new_tokens, template=self.config.chat_template
         )
-
-
-def _sampler(policy: Policy, config: Config) -> Policy:
-    """What completions are drawn from: the policy's weights in float32, or a rounded copy."""
-    dtype: torch.dtype = getattr(torch, config.rollout.sampler_dtype)
-    return policy.in_dtype(dtype) if dtype == torch.float32 else policy.copy(dtype)

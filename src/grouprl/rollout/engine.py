@@ -1,0 +1,87 @@
+"""What completions are drawn from: an engine that holds the policy's weights of one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+
+from grouprl.policy import EncodedPrompt, Policy
+from grouprl.rollout.local import generate
+from grouprl.rollout.sampling import Sampling
+from grouprl.types import Group
+
+
+class Engine(Protocol):
+    """Samples groups of completions, with the weights that it was last given."""
+
+    def generate(
+        self,
+        prompts: Sequence[EncodedPrompt],
+        *,
+        group_size: int,
+        sampling: Sampling,
+        seed: int,
+        stream: str,
+        earlier: Sequence[EncodedPrompt] = (),
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[Group]:
+        """A group of completions for each prompt, in their order; see `rollout.generate`."""
+        ...
+
+    def take_weights(self, policy: Policy) -> None:
+        """Sample with the policy's weights of now, its adapter added, from the next call of `generate` on."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what it holds. A second call does nothing."""
+        ...
+
+
+class LocalEngine:
+    """The policy's own process and device.
+
+    Args:
+        policy: What is trained.
+        dtype: The sampler's. In float32 it uses the policy's weights themselves; otherwise it keeps a rounded copy.
+        batch_tokens: Bound on the cache of one decode batch, in tokens; see `generate`.
+    """
+
+    def __init__(
+        self, policy: Policy, *, dtype: torch.dtype = torch.float32, batch_tokens: int = 16_384
+    ) -> None:
+        self.sampler = policy.in_dtype(dtype) if dtype == torch.float32 else policy.copy(dtype)
+        self.batch_tokens = batch_tokens
+
+    def generate(
+        self,
+        prompts: Sequence[EncodedPrompt],
+        *,
+        group_size: int,
+        sampling: Sampling,
+        seed: int,
+        stream: str,
+        earlier: Sequence[EncodedPrompt] = (),
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[Group]:
+        """See `Engine.generate`."""
+        return generate(
+            self.sampler,
+            prompts,
+            group_size=group_size,
+            sampling=sampling,
+            seed=seed,
+            stream=stream,
+            earlier=earlier,
+            batch_tokens=self.batch_tokens,
+            progress=progress,
+        )
+
+    def take_weights(self, policy: Policy) -> None:
+        """See `Engine.take_weights`; nothing where the weights are the policy's own."""
+        if self.sampler.model is not policy.model:
+            self.sampler.take_weights(policy)
+
+    def close(self) -> None:
+        """Nothing: the weights go with the policy."""
