@@ -42,7 +42,7 @@ def ppo(found: Mapping[str, Any]) -> str:
 
 def ablation(found: Mapping[str, Any]) -> str:
     return _two_costs(
-        found, "ablation", _held_out, "held-out accuracy", "DAPO's parts on two-digit subtraction", cut=True
+        found, "ablation", _held_out, "held-out accuracy", "DAPO's parts on two-digit subtraction"
     )
 
 
@@ -64,8 +64,8 @@ def harder(found: Mapping[str, Any]) -> str:
         for seed, made in run["seeds"].items()
     }
     return render(
-        [_panel("Two-digit subtraction", "minutes of training", "held-out accuracy", curves)],
-        title="Held-out accuracy on two-digit subtraction against minutes of training, a line a seed",
+        [_panel("Sums of two-digit numbers", "minutes of training", "held-out accuracy", curves)],
+        title="Held-out accuracy on sums of two-digit numbers against minutes of training, a line a seed",
     )
 
 
@@ -75,14 +75,12 @@ def _two_costs(
     curve: Callable[[Mapping[str, Any], str], Curve],
     y_label: str,
     title: str,
-    *,
-    cut: bool = False,
 ) -> str:
     runs = of_table(found, table)
 
     def panel(what: str, axis: str, label: str) -> Panel:
         curves = {run["title"]: curve(run, axis) for run in runs.values()}
-        return _panel(f"At equal {what}", label, y_label, _cut(curves) if cut else curves)
+        return _panel(f"At equal {what}", label, y_label, curves)
 
     return render(
         [
@@ -107,16 +105,6 @@ def _held_out(run: Mapping[str, Any], axis: str) -> Curve:
     """Accuracy at each evaluation, the mean of all seeds."""
     at_same = zip(*(seed["evaluations"] for seed in run["seeds"].values()))
     return [(fmean(e[axis] for e in several), fmean(e["right"] for e in several)) for several in at_same]
-
-
-def _cut(curves: Mapping[str, Curve]) -> Mapping[str, Curve]:
-    """Without what goes far beyond the end of all others: the run that goes on for the harder task."""
-    ends = sorted(curve[-1][0] for curve in curves.values())
-    limit = 1.25 * ends[-2] if len(ends) > 1 else ends[-1]
-    return {
-        name: [point for k, point in enumerate(curve) if k < 2 or point[0] <= limit]
-        for name, curve in curves.items()
-    }
 
 
 def _panel(title: str, x_label: str, y_label: str, curves: Mapping[str, Curve]) -> Panel:

@@ -116,7 +116,9 @@ def harder(found: Mapping[str, Any]) -> str:
             failing += [f"seed {seed}: not {what}" for what, holds in run["holds"].items() if not holds]
     head = ["", "before", "after", "minutes", "conditions that hold"]
     said = f"\n\nWhat does not hold: {'; '.join(failing)}." if failing else ""
-    return _rows(head, rows) + said + _figure(found, "harder", "Held-out accuracy on two-digit subtraction")
+    return (
+        _rows(head, rows) + said + _figure(found, "harder", "Held-out accuracy on sums of two-digit numbers")
+    )
 
 
 def recipes(found: Mapping[str, Any]) -> str:
