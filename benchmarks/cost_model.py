@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from math import log, sqrt
 
 BACKWARD = 2.0
 """Operations of a product backward, over those forward: one product for the input, one for the weight."""
@@ -77,7 +78,12 @@ class ModelShape:
     def parameters(self) -> int:
         """All of them, norms and biases too."""
         biases = self.q_width + 2 * self.kv_width if self.bias else 0
-        return self.body + (1 if self.tied else 2) * self.head + self.layers * (2 * self.hidden + biases) + self.hidden
+        return (
+            self.body
+            + (1 if self.tied else 2) * self.head
+            + self.layers * (2 * self.hidden + biases)
+            + self.hidden
+        )
 
     @property
     def cache_numbers(self) -> int:
@@ -154,7 +160,9 @@ class Batch:
     def tails(self) -> Batch:
         """Completions without their last token."""
         return replace(
-            self, completion_tokens=max(self.completion_tokens - 1, 1), longest_tokens=max(self.longest - 1, 1)
+            self,
+            completion_tokens=max(self.completion_tokens - 1, 1),
+            longest_tokens=max(self.longest - 1, 1),
         )
 
     def of(self, prompts: float) -> Batch:
@@ -268,7 +276,13 @@ def prefill(shape: ModelShape, batch: Batch, way: Way = GROUPRL, dtype: int = FL
 
 
 def decode(
-    shape: ModelShape, batch: Batch, way: Way = GROUPRL, dtype: int = FLOAT32, *, at_once: float = 0.0, parts: int = 64
+    shape: ModelShape,
+    batch: Batch,
+    way: Way = GROUPRL,
+    dtype: int = FLOAT32,
+    *,
+    at_once: float = 0.0,
+    parts: int = 64,
 ) -> Iterator[tuple[float, Work]]:
     """The other tokens of the completions: how many forwards of each size, and the work of one.
 
@@ -288,7 +302,10 @@ def decode(
     steps_of_mean = max(T - 1, 0)
     if at_once and at_once < limit:
         waiting, limit = limit - at_once, at_once
-        yield waiting * steps_of_mean / limit, _decode_step(shape, batch, way, dtype, limit, _mean_own_tokens(batch))
+        yield (
+            waiting * steps_of_mean / limit,
+            _decode_step(shape, batch, way, dtype, limit, _mean_own_tokens(batch)),
+        )
     last = max(batch.longest - 1, 0)
     width = last / min(parts, last) if last else 0.0
     for k in range(min(parts, last)):
@@ -406,28 +423,16 @@ def shape_of(parameters: float) -> ModelShape:
     """A shape of about so many parameters: that of the nearest known model, with its layers kept and its widths scaled.
 
     Args:
-        parameters: In all, at least a million.
+        parameters: In all, at least ten million.
     """
-    nearest = min(KNOWN, key=lambda shape: abs(_log_ratio(shape.parameters, parameters)))
+    nearest = min(KNOWN, key=lambda shape: abs(log(shape.parameters / parameters)))
     if abs(nearest.parameters / parameters - 1) < 0.1:
         return nearest
-    low, high = 1 / 64, 64.0
-    for _ in range(60):
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if _scaled(nearest, middle).parameters < parameters else (low, middle)
-    return _scaled(nearest, high)
-
-
-def _log_ratio(a: float, b: float) -> float:
-    from math import log
-
-    return log(a / b)
-
-
-def _scaled(shape: ModelShape, factor: float) -> ModelShape:
-    heads = max(1, round(shape.heads * factor / shape.kv_heads)) * shape.kv_heads
-    hidden = max(64, round(shape.hidden * factor / 64) * 64)
-    scaled = replace(
-        shape, heads=heads, hidden=hidden, intermediate=max(64, round(shape.intermediate * factor / 64) * 64)
-    )
-    return replace(scaled, name=f"a {scaled.parameters / 1e9:.3g}B like {shape.name}")
+    # The layers go with the square of the width, the vocabulary with the width: l f² + v f = parameters.
+    layers, vocabulary = nearest.body, nearest.parameters - nearest.body
+    factor = (sqrt(vocabulary**2 + 4 * layers * parameters) - vocabulary) / (2 * layers)
+    heads = max(1, round(nearest.heads * factor / nearest.kv_heads)) * nearest.kv_heads
+    thin = replace(nearest, heads=heads, hidden=heads * nearest.head_dim, intermediate=0)
+    rest = (parameters - thin.parameters) / (3 * thin.layers * thin.hidden)
+    shape = replace(thin, intermediate=max(64, round(rest / 64) * 64))
+    return replace(shape, name=f"{shape.parameters / 1e9:.3g}B like {nearest.name}")

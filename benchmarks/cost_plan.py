@@ -82,7 +82,7 @@ class Plan:
     beta: bool = False
     reward_s: float = 0.07
     reward_processes: int = 4
-    call_s: float = 200e-6
+    call_s: float = 800e-6
 
     @property
     def serves(self) -> bool:
@@ -120,7 +120,7 @@ class Plan:
     def name(self) -> str:
         kind = {"lora": f"LoRA {self.rank}", "qlora": f"LoRA {self.rank} on 4 bits"}.get(self.mode, "")
         cut = "FSDP" if self.sharded else ("DP" if self.gpus > 1 else "")
-        sampler = f"vLLM over {self.tensor_parallel}" if self.serves else ""
+        sampler = "" if self.tensor_parallel == 1 else f"vLLM over {self.tensor_parallel}"
         return ", ".join(part for part in (kind, cut, sampler) if part) or "whole"
 
 
@@ -176,7 +176,11 @@ def memory(plan: Plan) -> Memory:
     shape, P = plan.shape, plan.shape.parameters
     room, cut = USABLE * plan.gpu.memory, plan.share
     frozen = P - plan.trained if plan.mode == "full" else P
-    base = {"full": 0.0, "lora": FLOAT32 * frozen, "qlora": NF4_BYTES * shape.body + FLOAT32 * (P - shape.body)}
+    base = {
+        "full": 0.0,
+        "lora": FLOAT32 * frozen,
+        "qlora": NF4_BYTES * shape.body + FLOAT32 * (P - shape.body),
+    }
     held = {"weights": (base[plan.mode] + FLOAT32 * plan.trained) / cut, "moments": 8 * plan.trained / cut}
     sampler = {} if plan.mode == "qlora" else {"the sampler's weights": BFLOAT16 * P / plan.tensor_parallel}
     away = plan.way is VERL
@@ -266,9 +270,7 @@ def step(plan: Plan, reached: Reached, found: Memory | None = None) -> Step:
         checkpointing=plan.checkpointing,
         adapters=plan.mode != "full",
     )
-    extra = more_forwards(
-        shape, mine, plan.way, BFLOAT16, reference=plan.beta, micro_batch_tokens=tokens
-    )
+    extra = more_forwards(shape, mine, plan.way, BFLOAT16, reference=plan.beta, micro_batch_tokens=tokens)
     trained_s = learning.seconds(train)
     moved_s = _gradients_s(plan, reached, training_tokens(mine, plan.way)[0], tokens)
     return Step(
@@ -281,7 +283,7 @@ def step(plan: Plan, reached: Reached, found: Memory | None = None) -> Step:
             "log-probs, KL": looking.seconds(extra),
             "training": trained_s,
             "gradients": max(0.0, moved_s - reached.overlap * trained_s),
-            "optimizer": learning.optimizer(plan.trained / plan.share),
+            "optimizer": learning.optimizer(plan.trained / plan.share, shape.layers),
             "hand-over": _hand_over_s(plan, reached, learning.stream),
         },
     )
@@ -301,9 +303,9 @@ def _decode_step_s(plan: Plan, reached: Reached, rates: Rates, work: Work) -> fl
 def _gradients_s(plan: Plan, reached: Reached, tokens: float, micro_batch_tokens: int) -> float:
     """Seconds of the transfers that belong to training.
 
-        DP      2 · 4 P' (N − 1) / N                                all-reduce of float32 gradients, once
-        FSDP    m (2 · 2 P + 4 P') (N − 1) / N                      for each of m micro-batches: weights gathered in
-                                                                    bfloat16 forward and backward, gradients scattered
+    DP      2 · 4 P' (N − 1) / N                                all-reduce of float32 gradients, once
+    FSDP    m (2 · 2 P + 4 P') (N − 1) / N                      for each of m micro-batches: weights gathered in
+                                                                bfloat16 forward and backward, gradients scattered
     """
     others = (plan.gpus - 1) / plan.gpus
     if not plan.sharded:
@@ -323,18 +325,24 @@ def _hand_over_s(plan: Plan, reached: Reached, stream: float) -> float:
 
 
 def placements(
-    shape: ModelShape, batch: Batch, gpus: int, *, gpu: Gpu = H100, modes: Sequence[str] = MODES, **options: object
+    shape: ModelShape,
+    batch: Batch,
+    gpus: int,
+    *,
+    gpu: Gpu = H100,
+    modes: Sequence[str] = MODES,
+    **options: object,
 ) -> list[Plan]:
     """All that may be tried on so many GPUs: grouprl's with each engine, then verl's."""
     first = Plan(shape, batch, gpus, gpu, **options)  # type: ignore[arg-type]
     degrees = [n for n in (1, 2, 4, 8) if n <= gpus and shape.kv_heads % n == 0]
     found = []
     for mode in modes:
+        # What is cut by FSDP has no 4-bit weights, and vLLM in a process of grouprl's has that process's GPU.
         for sharded in (False, True) if gpus > 1 and mode != "qlora" else (False,):
             found.append(replace(first, mode=mode, sharded=sharded))
-            if mode == "qlora":
-                continue
-            found += [replace(first, mode=mode, sharded=sharded, way=GROUPRL_VLLM, tensor_parallel=n) for n in degrees]
+            if mode != "qlora":
+                found.append(replace(first, mode=mode, sharded=sharded, way=GROUPRL_VLLM))
     if "full" in modes:
         found += [replace(first, way=VERL, sharded=True, tensor_parallel=n) for n in degrees]
     return found

@@ -15,17 +15,19 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from cost_machine import BAND, FAST, GIB, GPUS, SLOW
-from cost_model import GROUPRL, KNOWN, VERL, Batch, ModelShape, savings, shape_of
+from cost_machine import BAND, GIB, GPUS
+from cost_model import GROUPRL, GROUPRL_VLLM, KNOWN, VERL, Batch, ModelShape, Way, savings, shape_of
 from cost_plan import MODES, STAGES, USABLE, Memory, Plan, best, memory, placements, step
 from scaling_fit import load
 
-STANDARD = Batch(prompts=128, G=8, prompt_tokens=200, completion_tokens=800, longest_tokens=2048, dead_share=0.4)
+STANDARD = Batch(
+    prompts=128, G=8, prompt_tokens=200, completion_tokens=800, longest_tokens=2048, dead_share=0.4
+)
 """Mathematics with a chain of thought: what the tables of docs/scaling.md are for."""
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
@@ -64,12 +66,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> Parser:
-    made = Parser(prog="scaling.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = Parser(
+        prog="scaling.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     model = made.add_argument_group("the model (one of the three)").add_mutually_exclusive_group()
     names = [shape.name.lower() for shape in KNOWN]
     model.add_argument("--model", choices=names, help="a known shape (default: qwen2.5-7b)")
-    model.add_argument("--parameters", type=float, help="about so many, as 7e9: the nearest known shape, widened")
-    model.add_argument("--config", type=Path, help="the config.json of a transformers model of the Llama kind")
+    model.add_argument(
+        "--parameters", type=float, help="about so many, as 7e9: the nearest known shape, widened"
+    )
+    model.add_argument(
+        "--config", type=Path, help="the config.json of a transformers model of the Llama kind"
+    )
     machine = made.add_argument_group("the machine")
     machine.add_argument("--gpus", type=int, default=8, help="how many (default: %(default)s)")
     machine.add_argument("--gpu", choices=GPUS, default="h100", help="of which kind (default: %(default)s)")
@@ -79,7 +87,11 @@ def parser() -> Parser:
         ("--group-size", STANDARD.G, "G, completions of each"),
         ("--prompt-tokens", STANDARD.prompt_tokens, "tokens of a prompt, on average"),
         ("--completion-tokens", STANDARD.completion_tokens, "tokens of a completion, on average"),
-        ("--longest-tokens", STANDARD.longest_tokens, "most tokens of a completion; 0: all are of the average length"),
+        (
+            "--longest-tokens",
+            STANDARD.longest_tokens,
+            "most tokens of a completion; 0: all are of the average length",
+        ),
     ):
         step.add_argument(name, type=int, default=value, help=f"{words} (default: %(default)s)")
     step.add_argument(
@@ -90,17 +102,28 @@ def parser() -> Parser:
     )
     step.add_argument("--kl", action="store_true", help="with a KL to the starting model (beta > 0)")
     step.add_argument(
-        "--reward-seconds", type=float, default=0.07, help="of one completion on one core (default: %(default)s)"
+        "--reward-seconds",
+        type=float,
+        default=0.07,
+        help="of one completion on one core (default: %(default)s)",
     )
     step.add_argument(
-        "--reward-processes", type=int, default=4, help="that score at a time, for each GPU (default: %(default)s)"
+        "--reward-processes",
+        type=int,
+        default=4,
+        help="that score at a time, for each GPU (default: %(default)s)",
     )
     how = made.add_argument_group("how it is trained")
-    how.add_argument("--mode", choices=("all", *MODES), default="all", help="all weights, LoRA, LoRA on 4 bits")
+    how.add_argument(
+        "--mode", choices=("all", *MODES), default="all", help="all weights, LoRA, LoRA on 4 bits"
+    )
     how.add_argument("--lora-rank", type=int, default=32, help="(default: %(default)s)")
     how.add_argument("--no-checkpointing", action="store_true", help="layers keep all that backward needs")
     how.add_argument(
-        "--micro-batch-tokens", type=int, default=16_384, help="most tokens of a forward (default: %(default)s)"
+        "--micro-batch-tokens",
+        type=int,
+        default=16_384,
+        help="most tokens of a forward (default: %(default)s)",
     )
     how.add_argument("--lengths", action="store_true", help="grouprl against verl over completion lengths")
     return made
@@ -116,7 +139,9 @@ def chosen_shape(options: argparse.Namespace) -> ModelShape:
         return shape_from_config(options.config)
     if options.parameters is not None:
         if not 1e7 <= options.parameters <= 1e12:
-            raise ValueError(f"--parameters {options.parameters:g}: expected 1e7 to 1e12, as 7e9 for 7 billion")
+            raise ValueError(
+                f"--parameters {options.parameters:g}: expected 1e7 to 1e12, as 7e9 for 7 billion"
+            )
         return shape_of(options.parameters)
     name = options.model or "qwen2.5-7b"
     return next(shape for shape in KNOWN if shape.name.lower() == name)
@@ -209,7 +234,12 @@ def report(plans: Sequence[Plan], *, lengths: bool) -> list[str]:
     for way in dict.fromkeys(plan.way for plan in plans):
         chosen = best([plan for plan in plans if plan.way is way])
         if chosen is not None:
-            lines += [f"{way.name}, {chosen.name}, seconds by stage (fast to slow):", "", *stage_table(chosen), ""]
+            lines += [
+                f"{way.name}, {chosen.name}, seconds by stage (fast to slow):",
+                "",
+                *stage_table(chosen),
+                "",
+            ]
     lines += saved_lines(batch)
     if lengths:
         lines += ["", *length_table(plans)]
@@ -217,7 +247,9 @@ def report(plans: Sequence[Plan], *, lengths: bool) -> list[str]:
 
 
 def placement_table(plans: Sequence[Plan]) -> list[str]:
-    lines = [f"| | | needs, GiB of {USABLE * plans[0].gpu.memory / GIB:.0f} | s a step | completions an hour |"]
+    lines = [
+        f"| | | needs, GiB of {USABLE * plans[0].gpu.memory / GIB:.0f} | s a step | completions an hour |"
+    ]
     lines.append("|---|---|---|---|---|")
     for plan in plans:
         found = memory(plan)
@@ -263,27 +295,36 @@ def saved_lines(batch: Batch) -> list[str]:
 
 
 def length_table(plans: Sequence[Plan]) -> list[str]:
-    """verl's time over that of grouprl's own engine, by completion length: above 1 grouprl is the faster."""
+    """verl's time over grouprl's, with each engine, by completion length: above 1 grouprl is the faster."""
     first = plans[0]
-    lines = ["| completion tokens | grouprl, s | verl, s | verl / grouprl, fast and slow |", "|---|---|---|---|"]
+    head = [
+        "completion tokens",
+        "grouprl, s",
+        "grouprl, vLLM samples, s",
+        "verl, s",
+        "verl / grouprl",
+        "verl / with vLLM",
+    ]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for tokens in LENGTHS:
-        ours, theirs, ratios = against_verl(first, tokens)
+        chosen = at_length(first, tokens)
         cells = [
-            "does not fit" if plan is None else span(*(step(plan, reached).total for reached in (FAST, SLOW)))
-            for plan in (ours, theirs)
+            "does not fit" if plan is None else span(*(step(plan, reached).total for reached in BAND))
+            for plan in chosen.values()
         ]
-        told = " and ".join(f"{ratio:.2f}" for ratio in ratios) or "–"
-        lines.append(f"| {tokens:,} | {cells[0]} | {cells[1]} | {told} |")
+        cells += [both(ratios_to_verl(chosen, way)) for way in (GROUPRL, GROUPRL_VLLM)]
+        lines.append(f"| {tokens:,} | " + " | ".join(cells) + " |")
     return lines
 
 
-def against_verl(like: Plan, completion_tokens: int) -> tuple[Plan | None, Plan | None, list[float]]:
-    """grouprl's best placement with its own engine, verl's best, and verl's seconds over ours at both ends of the band.
+def at_length(like: Plan, completion_tokens: int) -> dict[Way, Plan | None]:
+    """The best placement of each way that trains all weights, at a completion length; None where none fits.
 
-    All weights are trained where that fits grouprl or verl, else adapters. The longest completion is 2.5 times the average, as
-    in `STANDARD`.
+    The longest completion is 2.56 times the average, as in `STANDARD`.
     """
-    batch = replace(like.batch, completion_tokens=completion_tokens, longest_tokens=int(2.56 * completion_tokens))
+    batch = replace(
+        like.batch, completion_tokens=completion_tokens, longest_tokens=int(2.56 * completion_tokens)
+    )
     plans = placements(
         like.shape,
         batch,
@@ -297,11 +338,19 @@ def against_verl(like: Plan, completion_tokens: int) -> tuple[Plan | None, Plan 
         micro_batch_tokens=like.micro_batch_tokens,
         beta=like.beta,
     )
-    ours = best([plan for plan in plans if plan.way is GROUPRL])
-    theirs = best([plan for plan in plans if plan.way is VERL])
+    return {way: best([plan for plan in plans if plan.way is way]) for way in (GROUPRL, GROUPRL_VLLM, VERL)}
+
+
+def ratios_to_verl(chosen: Mapping[Way, Plan | None], way: Way) -> list[float]:
+    """verl's seconds over those of a way of grouprl's, at both ends of the band; empty where one of them does not fit."""
+    ours, theirs = chosen[way], chosen[VERL]
     if ours is None or theirs is None:
-        return ours, theirs, []
-    return ours, theirs, [step(theirs, reached).total / step(ours, reached).total for reached in BAND]
+        return []
+    return [step(theirs, reached).total / step(ours, reached).total for reached in BAND]
+
+
+def both(ratios: Sequence[float]) -> str:
+    return " and ".join(f"{ratio:.2f}" for ratio in ratios) or "–"
 
 
 def span(low: float, high: float) -> str:
@@ -318,7 +367,7 @@ def number(value: float) -> str:
     if value < 0.005:
         return "0"
     digits = max(0, 1 - math.floor(math.log10(value)))
-    return f"{value:.{min(digits, 2)}f}".rstrip("0").rstrip(".") if digits else f"{value:.0f}"
+    return f"{value:.{min(digits, 2)}f}".rstrip("0").rstrip(".") if digits else f"{value:,.0f}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Seven rates of one core from the measured stages, and how far off the model is on what the fit did not see.
+"""Six rates of one core from the measured stages, and how far off the model is on what the fit did not see.
 
 The model's own law (`cost_machine.Rates`), with the rates chosen so that the sum of squares of log(predicted / measured) is
 the least over all stages of all fitted points: an error of a tenth counts alike for a stage of a millisecond and of ten
@@ -23,17 +23,15 @@ MEASURED = Path(__file__).parent.parent / "docs" / "measured"
 STAGES = ("prefill", "decode", "training", "optimizer")
 START = {
     "body": 2e11,
-    "attention": 5e10,
     "weights": 1.5e10,
     "activations": 5e9,
     "logits": 5e8,
     "stream": 1e10,
     "call_s": 2e-4,
 }
-"""What is fitted, and where from. The LM head multiplies at `body`, keys are read at `weights`."""
+"""What is fitted, and where from. LM head and attention multiply at `body`, keys are read at `weights`."""
 UNITS = {
     "body": ("products", 1e9, "GFLOP/s"),
-    "attention": ("attention", 1e9, "GFLOP/s"),
     "weights": ("weights and keys read", 1e9, "GB/s"),
     "activations": ("elementwise work", 1e9, "GB/s of what is kept for backward"),
     "logits": ("softmax over the vocabulary", 1e6, "million logits/s"),
@@ -49,7 +47,7 @@ def load() -> Mapping[str, Any]:
 
 
 def rates(values: Mapping[str, float]) -> Rates:
-    return Rates(**values, head=values["body"], cache=values["weights"])
+    return Rates(**values, head=values["body"], attention=values["body"], cache=values["weights"])
 
 
 def predicted(shape: ModelShape, batch: Batch, found: Rates) -> dict[str, float]:
@@ -58,7 +56,7 @@ def predicted(shape: ModelShape, batch: Batch, found: Rates) -> dict[str, float]
         "prefill": found.seconds(prefill(shape, batch)),
         "decode": found.of_steps(decode(shape, batch)),
         "training": found.seconds(training(shape, batch)),
-        "optimizer": found.optimizer(shape.parameters),
+        "optimizer": found.optimizer(shape.parameters, shape.layers),
     }
 
 
@@ -117,7 +115,9 @@ def least_squares(
     return x
 
 
-def errors(points: Sequence[Mapping[str, Any]], shapes: Mapping[str, ModelShape], found: Rates) -> dict[str, Any]:
+def errors(
+    points: Sequence[Mapping[str, Any]], shapes: Mapping[str, ModelShape], found: Rates
+) -> dict[str, Any]:
     """Of fitted and of held-out points: for each stage and for the whole step the median and the largest relative error."""
     table: dict[str, Any] = {}
     for kind, fitted in (("fitted", True), ("held out", False)):
@@ -173,7 +173,9 @@ def cpu_peak(shape: ModelShape, batch: Batch, libraries: float) -> float:
         libraries: What Python, torch and the other libraries take.
     """
     row = batch.prompt_tokens + min(batch.G * (batch.completion_tokens - 1), 384)
-    tokens = min(training_tokens(batch)[0], max(384, row))  # a row's prompt comes on top of its completions' tokens
+    tokens = min(
+        training_tokens(batch)[0], max(384, row)
+    )  # a row's prompt comes on top of its completions' tokens
     return 4 * FLOAT32 * shape.parameters + tokens * shape.saved_bytes() + LOGIT_CHUNK + libraries
 
 

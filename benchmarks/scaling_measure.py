@@ -36,6 +36,7 @@ from grouprl.types import Group, Prompt
 
 MEASURED = Path(__file__).parent.parent / "docs" / "measured" / "scaling.json"
 
+
 class Endless(Policy):
     """A policy without a stop token: every completion has the same length."""
 
@@ -43,7 +44,9 @@ class Endless(Policy):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=2, help="the least of them counts")
     parser.add_argument("--again", action="store_true", help="measure also what has been measured")
     arguments = parser.parse_args()
@@ -59,7 +62,13 @@ def main() -> None:
         if loaded is None or loaded[0] != name:
             loaded = name, policy_of(SHAPES[name])
         seconds = measure(loaded[1], batch, arguments.repeats)
-        point = {"model": name, "batch": asdict(batch), "fitted": fitted, "seconds": seconds, "machine": machine}
+        point = {
+            "model": name,
+            "batch": asdict(batch),
+            "fitted": fitted,
+            "seconds": seconds,
+            "machine": machine,
+        }
         found["points"] = [p for p in found["points"] if p is not known.get(key)] + [point]
         write(found)
         print(name, asdict(batch), {stage: round(s, 4) for stage, s in seconds.items()}, flush=True)

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 from cost_model import SMOLLM2, Batch, ModelShape
 
-THIN = ModelShape("thin", layers=4, hidden=64, intermediate=128, heads=2, kv_heads=1, head_dim=32, vocabulary=1024)
+THIN = ModelShape(
+    "thin", layers=4, hidden=64, intermediate=128, heads=2, kv_heads=1, head_dim=32, vocabulary=1024
+)
 WIDE = ModelShape(
     "wide", layers=4, hidden=1536, intermediate=4096, heads=24, kv_heads=8, head_dim=64, vocabulary=8192
 )
@@ -14,7 +16,8 @@ MIDDLE = ModelShape(
     "middle", layers=12, hidden=768, intermediate=2048, heads=12, kv_heads=4, head_dim=64, vocabulary=32768
 )
 SHAPES = {
-    shape.name: shape for shape in (SMOLLM2, THIN, replace(THIN, name="thin and deep", layers=24), WIDE, MIDDLE)
+    shape.name: shape
+    for shape in (SMOLLM2, THIN, replace(THIN, name="thin and deep", layers=24), WIDE, MIDDLE)
 }
 
 BASE = Batch(prompts=2, G=8, prompt_tokens=46, completion_tokens=16)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import results_figures
+import scaling_figures
 import torch
 from svg import Line, Panel, render, scale_from_zero
 from torch import Tensor
@@ -630,7 +631,7 @@ DRAWN: Mapping[str, Callable[[], str]] = {
 }
 """By the file's name."""
 
-FIGURES: Mapping[str, Callable[[], str]] = {**DRAWN, **results_figures.measured()}
+FIGURES: Mapping[str, Callable[[], str]] = {**DRAWN, **scaling_figures.FIGURES, **results_figures.measured()}
 """With those of measured runs, as far as these have been made."""
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
+from math import prod
 from pathlib import Path
 from statistics import median
 
@@ -27,11 +28,13 @@ from cost_model import (  # noqa: E402
     VERL,
     Batch,
     ModelShape,
+    Way,
     savings,
+    shape_of,
     training,
 )
 from cost_plan import STAGES, USABLE, Plan, best, memory, placements, step  # noqa: E402
-from scaling import LENGTHS, STANDARD, against_verl, span  # noqa: E402
+from scaling import LENGTHS, STANDARD, at_length, both, ratios_to_verl, span  # noqa: E402
 from scaling_fit import (  # noqa: E402
     STAGES as MEASURED_STAGES,
 )
@@ -51,7 +54,9 @@ PAGE = DOCS / "scaling.md"
 MODELS = (QWEN_1_5B, QWEN_7B, QWEN_32B)
 GPUS = (1, 8, 64)
 QUICKSTART = Batch(prompts=8, G=8, prompt_tokens=46, completion_tokens=6, longest_tokens=16, dead_share=0.33)
-LONG_PROMPT = Batch(prompts=64, G=8, prompt_tokens=4000, completion_tokens=400, longest_tokens=1024, dead_share=0.4)
+LONG_PROMPT = Batch(
+    prompts=64, G=8, prompt_tokens=4000, completion_tokens=400, longest_tokens=1024, dead_share=0.4
+)
 LONG_COMPLETION = Batch(
     prompts=64, G=16, prompt_tokens=200, completion_tokens=6000, longest_tokens=16_384, dead_share=0.4
 )
@@ -96,7 +101,10 @@ def fitted() -> str:
 def fit_errors() -> str:
     found = errors(load()["points"], SHAPES, measured_rates())
     rows = [
-        [f"{kind}, {of['points']} points", *(f"{of[s]['median']:.0%} ({of[s]['most']:.0%})" for s in (*MEASURED_STAGES, "step"))]
+        [
+            f"{kind}, {of['points']} points",
+            *(f"{of[s]['median']:.0%} ({of[s]['most']:.0%})" for s in (*MEASURED_STAGES, "step")),
+        ]
         for kind, of in found.items()
     ]
     return table(["median (largest) error", *MEASURED_STAGES, "the whole step"], rows)
@@ -114,7 +122,10 @@ def growth() -> str:
             [
                 axis,
                 f"{mine[0]['value']:,} to {mine[-1]['value']:,}",
-                *(f"{median(map(abs, e)):.0%} ({min(e):+.0%} to {max(e):+.0%})".replace("-", "−") for e in (seconds, peaks)),
+                *(
+                    f"{median(map(abs, e)):.0%} ({min(e):+.0%} to {max(e):+.0%})".replace("-", "−")
+                    for e in (seconds, peaks)
+                ),
             ]
         )
     return table(["varied", "", "time: median error (range)", "peak memory: median error (range)"], rows)
@@ -234,8 +245,8 @@ def fits() -> str:
         "LoRA 32, DP": lambda p: p.way is GROUPRL and p.mode == "lora" and not p.sharded,
         "LoRA 32, FSDP": lambda p: p.way is GROUPRL and p.mode == "lora" and p.sharded,
         "LoRA on 4 bits, DP": lambda p: p.mode == "qlora",
-        "FSDP, vLLM over 1, 2, 4, 8": lambda p: p.way is GROUPRL_VLLM and p.mode == "full" and p.sharded,
-        "verl: FSDP, vLLM over 1, 2, 4, 8": lambda p: p.way is VERL,
+        "FSDP, vLLM": lambda p: p.way is GROUPRL_VLLM and p.mode == "full" and p.sharded,
+        "verl: FSDP, vLLM over 1, 2, 4, 8 GPUs": lambda p: p.way is VERL,
     }
     for shape in MODELS:
         for gpus in GPUS:
@@ -243,7 +254,12 @@ def fits() -> str:
             row = [shape.name, str(gpus)]
             for kind in kinds.values():
                 found = [memory(p) for p in plans if kind(p)]
-                row.append(", ".join(f"**{m.needed / GIB:.0f}**" if m.fits else f"{m.needed / GIB:.0f}" for m in found) or "–")
+                row.append(
+                    ", ".join(
+                        f"**{m.needed / GIB:.0f}**" if m.fits else f"{m.needed / GIB:.0f}" for m in found
+                    )
+                    or "–"
+                )
             rows.append(row)
     return table(["", "H100", *kinds], rows)
 
@@ -263,7 +279,9 @@ def saved() -> str:
                 *(f"{factors[k]:.2f}" for k in ("prefill", "shared prompt", "dead groups", "training")),
             ]
         )
-    return table(["tokens, plain over grouprl's", "prefill", "shared prompt", "dead groups", "training, both"], rows)
+    return table(
+        ["tokens, plain over grouprl's", "prefill", "shared prompt", "dead groups", "training, both"], rows
+    )
 
 
 def head() -> str:
@@ -274,28 +292,78 @@ def head() -> str:
         shares = []
         for reached in BAND:
             slow, fast = (
-                reached.rates(H100, 0.0, training=True, head_float32=kind).seconds(work) for kind in (True, False)
+                reached.rates(H100, 0.0, training=True, head_float32=kind).seconds(work)
+                for kind in (True, False)
             )
             shares.append(slow / fast)
-        rows.append([shape.name, f"{work.head / work.operations:.0%}", f"{min(shares):.1f} to {max(shares):.1f}"])
+        rows.append(
+            [shape.name, f"{work.head / work.operations:.0%}", f"{min(shares):.1f} to {max(shares):.1f}"]
+        )
     return table(["", "its share of training's operations", "training's time, over a head in bfloat16"], rows)
 
 
 def move() -> str:
     """verl's seconds over ours, by completion length."""
     rows = []
+    for shape, gpus in ((QWEN_1_5B, 1), (QWEN_1_5B, 8), (QWEN_1_5B, 64), (QWEN_7B, 8), (QWEN_7B, 64)):
+        chosen = [at_length(Plan(shape, STANDARD, gpus, call_s=call_s()), tokens) for tokens in LENGTHS]
+        rows += [
+            [f"{shape.name}, {gpus}", engine, *(both(ratios_to_verl(one, way)) for one in chosen)]
+            for way, engine in ((GROUPRL, "its own"), (GROUPRL_VLLM, "vLLM"))
+        ]
+    return table(["model, H100", "grouprl's engine", *(f"{tokens:,}" for tokens in LENGTHS)], rows)
+
+
+def rule() -> str:
+    """For each model and number of GPUs, what the ratios say at the standard step."""
+    rows = []
     for shape in MODELS:
         for gpus in GPUS:
-            row = [shape.name, str(gpus)]
-            for tokens in LENGTHS:
-                like = Plan(shape, STANDARD, gpus, call_s=call_s())
-                ours, theirs, ratios = against_verl(like, tokens)
-                if ratios:
-                    row.append(" and ".join(f"{ratio:.2f}" for ratio in ratios))
-                else:
-                    row.append("neither" if ours is theirs is None else ("verl alone" if ours is None else "grouprl alone"))
-            rows.append(row)
-    return table(["", "H100", *(f"{tokens:,}" for tokens in LENGTHS)], rows)
+            chosen = at_length(Plan(shape, STANDARD, gpus, call_s=call_s()), STANDARD.completion_tokens)
+            own, served = (ratios_to_verl(chosen, way) for way in (GROUPRL, GROUPRL_VLLM))
+            rows.append([shape.name, str(gpus), both(own), both(served), verdict(chosen, own, served)])
+    return table(["", "H100", "verl / grouprl", "verl / grouprl with vLLM", "so"], rows)
+
+
+def verdict(chosen: Mapping[Way, Plan | None], own: Sequence[float], served: Sequence[float]) -> str:
+    """What to take, where all weights are trained."""
+    if chosen[VERL] is None and chosen[GROUPRL] is None:
+        return "neither holds all weights: adapters (above), or more GPUs"
+    if chosen[GROUPRL] is None:
+        return "**move**: grouprl holds adapters alone"
+    most = max(own, served, key=prod)
+    engine = "its own engine" if most is own else "vLLM as its engine"
+    if min(most) >= 1:
+        return f"stay, with {engine}"
+    return "**move**" if max(most) < 1 else f"either (stay with {engine}): the band holds both"
+
+
+def largest() -> str:
+    """Parameters that fit, in billions, by bisection over shapes like the known ones."""
+    kinds: dict[str, tuple[str, Callable[[Plan], bool]]] = {
+        "grouprl, all weights": ("full", lambda p: p.way is GROUPRL),
+        "grouprl, LoRA": ("lora", lambda p: p.way is GROUPRL),
+        "grouprl, LoRA on 4 bits": ("qlora", lambda p: p.way is GROUPRL),
+        "verl, all weights": ("full", lambda p: p.way is VERL),
+    }
+    rows = []
+    for gpus in GPUS:
+        row = [str(gpus)]
+        for mode, kind in kinds.values():
+
+            def holds(
+                parameters: float, mode: str = mode, kind: Callable[[Plan], bool] = kind, n: int = gpus
+            ) -> bool:
+                plans = placements(shape_of(parameters), STANDARD, n, modes=(mode,), call_s=call_s())
+                return any(memory(p).fits for p in plans if kind(p))
+
+            low, high = 1e8, 1e12
+            for _ in range(24):
+                middle = (low * high) ** 0.5
+                low, high = (middle, high) if holds(middle) else (low, middle)
+            row.append(f"{low / 1e9:.2g}" if low < 1e11 else f"{low / 1e9:.0f}")
+        rows.append(row)
+    return table(["H100", *kinds], rows)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -316,6 +384,8 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "savings": saved,
     "head": head,
     "move": move,
+    "rule": rule,
+    "largest": largest,
 }
 
 

@@ -9,6 +9,7 @@ import sys
 import warnings
 from types import SimpleNamespace
 
+import documented
 import pytest
 import torch
 
@@ -30,6 +31,7 @@ with warnings.catch_warnings():
     from skyrl.backends.skyrl_train.utils.ppo_utils import AdvantageEstimatorRegistry
     from skyrl.train.config.config import SkyRLTrainConfig
     from skyrl.train.trainer import RayPPOTrainer
+    from skyrl.train.utils.utils import validate_batch_sizes
 
     from grouprl.integrations import skyrl as ours
 
@@ -179,3 +181,13 @@ def test_a_flag_that_would_be_ignored_is_refused():
 def test_skyrls_own_are_as_they_were():
     ppo_utils.repopulate_all_registries()
     assert {"grpo", "gae", "rloo", "reinforce++", "maxrl"} <= set(AdvantageEstimatorRegistry.list_available())
+
+
+def test_the_documented_configuration_is_skyrls():
+    """Of docs/scaling.md: its parser knows every name and takes the values, and its batches divide among the GPUs."""
+    cfg = SkyRLTrainConfig.from_cli_overrides(documented.options("python train.py"))
+    validate_batch_sizes(cfg)
+    placement, engine = cfg.trainer.placement, cfg.generator.inference_engine
+    gpus = placement.policy_num_nodes * placement.policy_num_gpus_per_node
+    assert engine.num_engines * engine.tensor_parallel_size == gpus
+    assert cfg.trainer.algorithm.advantage_estimator in AdvantageEstimatorRegistry.list_available()

@@ -9,6 +9,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import documented
 import pytest
 import torch
 
@@ -29,6 +30,7 @@ with warnings.catch_warnings():
     from verl.trainer.ppo import core_algos
     from verl.trainer.ppo.ray_trainer import compute_advantage
     from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
+    from verl.utils.config import omega_conf_to_dataclass
 
 from grouprl import advantages
 from grouprl.integrations import verl as ours
@@ -293,3 +295,23 @@ def test_the_v1_trainer_treats_every_output_of_a_session_as_a_completion():
     )
     theirs = compute_advantage_for_multi_trajectories(batch(), keys, adv_estimator="rloo", config=config)
     assert float((found.batch["advantages"] - theirs.batch["advantages"]).abs().max()) < 2e-6
+
+
+# ---- The configuration of docs/scaling.md ----
+
+
+def test_the_documented_configuration_is_verls():
+    """Hydra knows every name, verl's classes take the values, and its actor, in a batch of 64 GPUs, has no complaint."""
+    overrides = documented.options("python -m verl.trainer.main_ppo")
+    folder = str(Path(verl.__file__).parent / "trainer" / "config")
+    with initialize_config_dir(config_dir=folder, version_base=None):
+        config = compose("ppo_trainer", overrides=overrides)
+    actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
+    gpus = config.trainer.nnodes * config.trainer.n_gpus_per_node
+    actor.validate(gpus, config.data.train_batch_size, config.actor_rollout_ref.model)
+    assert actor.engine.strategy == "fsdp2"
+    assert gpus % config.actor_rollout_ref.rollout.tensor_model_parallel_size == 0
+    assert config.data.train_batch_size * config.actor_rollout_ref.rollout.n % gpus == 0
+    assert isinstance(
+        core_algos.get_adv_estimator_fn(config.algorithm.adv_estimator), ours.AdvantageEstimator
+    )
