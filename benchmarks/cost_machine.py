@@ -137,8 +137,8 @@ A100 = Gpu(
     bandwidth=2.039e12,
     link=300e9,
     network=25e9,
-    source="NVIDIA A100 Tensor Core GPU data sheet (BF16 312 TFLOPS dense, FP32 19.5, 80 GB, 2,039 GB/s, NVLink 600 GB/s "
-    "both ways); DGX A100: one 200 Gb/s adapter a GPU",
+    source="NVIDIA A100 Tensor Core GPU data sheet (BF16 312 TFLOPS dense, FP32 19.5, 80 GB, 2,039 GB/s, NVLink "
+    "600 GB/s both ways); DGX A100: one 200 Gb/s adapter a GPU",
 )
 GPUS = {"h100": H100, "h200": H200, "a100": A100}
 

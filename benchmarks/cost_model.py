@@ -2,7 +2,8 @@
 
 Nothing here knows a machine. A product of n tokens with a weight of w numbers is 2 n w operations forward, and 4 n w
 backward; attention is 4 d operations for each pair of a query of width d and a key that it sees, forward, and 2.5 times
-that backward (flash attention works the scores out again). What is counted is what grouprl's code does, or what the plain way does:
+that backward (flash attention works the scores out again). Counted is what grouprl's code does, or what the plain way
+does:
 
     prompts    run once a group in sampling and in training        |  plain: once a completion
     training   completions of groups with spread alone             |  plain: all
@@ -23,8 +24,8 @@ FLASH_BACKWARD = 2.5
 """The same of attention: five products backward, two forward."""
 FLOAT32, BFLOAT16 = 4, 2
 ADAMW_BYTES = 40
-"""Bytes that move for a trained weight in an optimizer step: weight, gradient and two moments read, three of them written
-(28), and the gradient's norm and scaling (12)."""
+"""Bytes that move for a trained weight in an optimizer step: weight, gradient and two moments read, three of them
+written (28), and the gradient's norm and scaling (12)."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +99,9 @@ class ModelShape:
                        4 h                                       checkpointing: its input
             behind     12 h + 4                                  the last norm and the states that the head takes
 
-        h, i, q and kv are the widths of residual stream, MLP, queries and keys. Read off `saved_tensors_hooks` for models of
-        different widths (`training.memory.saved_bytes_per_token`), and tested against it. With checkpointing a
-        layer's own share exists once more while it runs backward; that is `layer_bytes`.
+        h, i, q and kv are the widths of residual stream, MLP, queries and keys. Read off `saved_tensors_hooks` for
+        models of different widths (`training.memory.saved_bytes_per_token`), and tested against it. With checkpointing
+        a layer's own share exists once more while it runs backward; that is `layer_bytes`.
         """
         each = FLOAT32 * self.hidden if checkpointing else self.layer_bytes(dtype)
         return self.layers * each + 12 * self.hidden + 4
@@ -155,7 +156,7 @@ class Batch:
         """Share of the completions that have more than so many tokens."""
         if tokens >= self.longest:
             return 0.0
-        return (1 - tokens / self.longest) ** (self.longest / self.completion_tokens - 1)
+        return float((1 - tokens / self.longest) ** (self.longest / self.completion_tokens - 1))
 
     def tails(self) -> Batch:
         """Completions without their last token."""
@@ -196,8 +197,8 @@ class Way:
 GROUPRL = Way("grouprl")
 GROUPRL_VLLM = Way("grouprl, vLLM samples", cache_once=False)
 VERL = Way("verl", cache_once=False, share_prompt=False, skip_dead=False, old_logprobs=True)
-"""verl 0.9.1 as it is configured below: vLLM with prefix caching, packed sequences without padding, a forward of its own for
-old log-probs, and its fused LM head. SkyRL 0.4.0 does the same. (verl's `use_prefix_grouper` would share prompts too.)"""
+"""verl 0.9.1 as docs/scaling.md configures it: vLLM with prefix caching, packed sequences without padding, a forward of
+its own for old log-probs, and its fused LM head. SkyRL 0.4.0 does about the same."""
 PLAIN = Way(
     "plain",
     prefill_once=False,
@@ -379,7 +380,7 @@ def training(
 def more_forwards(
     shape: ModelShape, batch: Batch, way: Way, dtype: int, *, reference: bool, micro_batch_tokens: int = 384
 ) -> Work:
-    """Forwards without gradient beside training's own: old log-probs where the way makes them, and the KL's reference."""
+    """Forwards without gradient beside training's own: old log-probs where the way makes them, and a KL's reference."""
     tokens, pairs, trained = training_tokens(batch, way)
     micro_batches = max(1.0, tokens / micro_batch_tokens)
     one = forward(shape, tokens, pairs, trained, dtype)

@@ -168,20 +168,20 @@ FEWEST_TOKENS = 2048
 def memory(plan: Plan) -> Memory:
     """What lies on the fullest GPU in training and in sampling.
 
-    Weights, gradients and AdamW's moments are in float32 (16 bytes a trained weight), as grouprl and verl have them, and cut over the
-    GPUs by FSDP. Layers compute in bfloat16: a whole rounded copy under autocast (DP), two layers gathered (FSDP). The
+    Weights, gradients and AdamW's moments are in float32 (16 bytes a trained weight), as grouprl and verl have them,
+    and cut over the GPUs by FSDP. Layers compute in bfloat16: from a whole rounded copy under autocast (DP), from two
+    layers gathered at a time, with embedding and head (FSDP). The
     sampler's weights are a bfloat16 copy, whole on each GPU (grouprl's own engine) or cut over `tensor_parallel`;
-    verl's are put away while it trains, grouprl's are not; 4-bit weights are sampled from as they are. Gradients and activations exist while it trains alone.
+    verl's are put away while it trains, grouprl's are not; 4-bit weights are sampled from as they are. Gradients and
+    activations exist while it trains alone.
     """
     shape, P = plan.shape, plan.shape.parameters
     room, cut = USABLE * plan.gpu.memory, plan.share
-    frozen = P - plan.trained if plan.mode == "full" else P
-    base = {
-        "full": 0.0,
-        "lora": FLOAT32 * frozen,
-        "qlora": NF4_BYTES * shape.body + FLOAT32 * (P - shape.body),
+    frozen = {"full": 0.0, "lora": FLOAT32 * P, "qlora": NF4_BYTES * shape.body + FLOAT32 * (P - shape.body)}
+    held = {
+        "weights": (frozen[plan.mode] + FLOAT32 * plan.trained) / cut,
+        "moments": 8 * plan.trained / cut,
     }
-    held = {"weights": (base[plan.mode] + FLOAT32 * plan.trained) / cut, "moments": 8 * plan.trained / cut}
     sampler = {} if plan.mode == "qlora" else {"the sampler's weights": BFLOAT16 * P / plan.tensor_parallel}
     away = plan.way is VERL
     layer = shape.body / shape.layers
@@ -214,7 +214,7 @@ def memory(plan: Plan) -> Memory:
 
 
 def cache_bytes(plan: Plan) -> tuple[float, float]:
-    """Of a completion's keys and values at their longest with its share of its prompt's, on one GPU; and of a group's."""
+    """Of a completion's keys and values, with its share of its prompt's, on one GPU; and of a group's."""
     number = plan.sampler_dtype * plan.shape.cache_numbers / plan.tensor_parallel
     batch = plan.batch
     # grouprl's own engine takes the room of the longest up front; a serving engine page by page: the average counts.
@@ -319,6 +319,8 @@ def _gradients_s(plan: Plan, reached: Reached, tokens: float, micro_batch_tokens
 def _hand_over_s(plan: Plan, reached: Reached, stream: float) -> float:
     """The sampler gets the new weights: read in float32 and written in bfloat16, gathered first where they are cut."""
     P = plan.shape.parameters
+    if plan.mode == "qlora":
+        return 0.0  # sampled from as they are
     copied = (FLOAT32 + BFLOAT16) * P / stream
     gathered = plan.gpu.transfer_s(BFLOAT16 * P, plan.gpus, reached.transfer) if plan.sharded else 0.0
     return copied + gathered + (reached.switch_s if plan.way is VERL else 0.0)

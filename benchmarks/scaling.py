@@ -4,9 +4,9 @@
     python benchmarks/scaling.py --model qwen2.5-1.5b --gpus 1 --completion-tokens 300 --longest-tokens 1024
     python benchmarks/scaling.py --config path/to/config.json --gpus 64 --gpu h200
 
-No GPU is needed: it is arithmetic. Each time is a range, from what well-tuned code reaches of the data sheet to what ragged
-batches do (docs/scaling.md has both ends, and how far off the model is where it can be checked). A row that does not fit says by
-what. --lengths shows at which completion length verl becomes the faster one.
+No GPU is needed: it is arithmetic. Each time is a range, from what well-tuned code reaches of the data sheet to what
+ragged batches do (docs/scaling.md has both ends, and how far off the model is where it can be checked). A row that does
+not fit says by what. --lengths shows at which completion length verl becomes the faster one.
 """
 
 from __future__ import annotations
@@ -342,7 +342,7 @@ def at_length(like: Plan, completion_tokens: int) -> dict[Way, Plan | None]:
 
 
 def ratios_to_verl(chosen: Mapping[Way, Plan | None], way: Way) -> list[float]:
-    """verl's seconds over those of a way of grouprl's, at both ends of the band; empty where one of them does not fit."""
+    """verl's seconds over those of a way of grouprl's, at both ends of the band; empty where one does not fit."""
     ours, theirs = chosen[way], chosen[VERL]
     if ours is None or theirs is None:
         return []

@@ -1,8 +1,8 @@
 """Six rates of one core from the measured stages, and how far off the model is on what the fit did not see.
 
-The model's own law (`cost_machine.Rates`), with the rates chosen so that the sum of squares of log(predicted / measured) is
-the least over all stages of all fitted points: an error of a tenth counts alike for a stage of a millisecond and of ten
-seconds. Gauss–Newton steps with Levenberg's damping, in the rates' logarithms.
+The model's own law (`cost_machine.Rates`), with the rates chosen so that the sum of squares of log(predicted /
+measured) is the least over all stages of all fitted points: an error of a tenth counts alike for a stage of a
+millisecond and of ten seconds. Gauss–Newton steps with Levenberg's damping, in the rates' logarithms.
 """
 
 from __future__ import annotations
@@ -47,7 +47,18 @@ def load() -> Mapping[str, Any]:
 
 
 def rates(values: Mapping[str, float]) -> Rates:
-    return Rates(**values, head=values["body"], attention=values["body"], cache=values["weights"])
+    body, weights = values["body"], values["weights"]
+    return Rates(
+        body=body,
+        head=body,
+        attention=body,
+        weights=weights,
+        cache=weights,
+        activations=values["activations"],
+        logits=values["logits"],
+        stream=values["stream"],
+        call_s=values["call_s"],
+    )
 
 
 def predicted(shape: ModelShape, batch: Batch, found: Rates) -> dict[str, float]:
@@ -118,7 +129,7 @@ def least_squares(
 def errors(
     points: Sequence[Mapping[str, Any]], shapes: Mapping[str, ModelShape], found: Rates
 ) -> dict[str, Any]:
-    """Of fitted and of held-out points: for each stage and for the whole step the median and the largest relative error."""
+    """Of fitted and of held-out points: for each stage and for the whole step the `spread` of relative errors."""
     table: dict[str, Any] = {}
     for kind, fitted in (("fitted", True), ("held out", False)):
         mine = [p for p in points if p["fitted"] is fitted]
@@ -145,7 +156,7 @@ AXIS_OF = {"group": "G", "prompt": "prompt_tokens", "completion": "completion_to
 
 
 def growth_points() -> list[dict[str, Any]]:
-    """docs/measured/growth.json: whole steps and peaks of grouprl and TRL on the bundled model, each with its shape and batch."""
+    """docs/measured/growth.json: whole steps and peaks of grouprl and TRL, each with its shape and batch."""
     axes = json.loads((MEASURED / "growth.json").read_text(encoding="utf-8"))["axes"]
     base = Batch(prompts=2, G=8, prompt_tokens=46, completion_tokens=16)
     found = []
@@ -182,4 +193,4 @@ def cpu_peak(shape: ModelShape, batch: Batch, libraries: float) -> float:
 def libraries_bytes() -> float:
     """What is left of the first point's measured peak: the only number about memory that is fitted."""
     first = growth_points()[0]
-    return first["ours"]["peak_gib"] * GIB - cpu_peak(first["shape"], first["batch"], 0.0)
+    return float(first["ours"]["peak_gib"]) * GIB - cpu_peak(first["shape"], first["batch"], 0.0)

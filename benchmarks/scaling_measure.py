@@ -2,11 +2,12 @@
 
     OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE taskset -c 0 python benchmarks/scaling_measure.py
 
-Each point is grouprl's own code: `generate` with completions of one length, then `update` with advantages that alternate, in
-float32. Four stages: prefill (`generate` of one token), decode (of all tokens, less that), training (forward and
-backward of all completions) and optimizer (AdamW's step). Seconds are processor time of one thread, the least of `--repeats`, so
-that other work on the machine counts little. Written to docs/measured/scaling.json as they are measured; points that are
-there are not measured again (--again measures them). At the end the cost model's rates are fitted to them.
+Each point is grouprl's own code: `generate` with completions of one length, then `update` with advantages that
+alternate, in float32. Four stages: prefill (`generate` of one token), decode (of all tokens, less that), training
+(forward and backward of all completions) and optimizer (AdamW's step). Seconds are processor time of one thread, the
+least of `--repeats`, so that other work on the machine counts little. Written to docs/measured/scaling.json as they are
+measured; points that are there are not measured again (--again measures them). At the end the cost model's rates are
+fitted to them.
 """
 
 from __future__ import annotations

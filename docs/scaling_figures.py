@@ -11,10 +11,10 @@ from svg import Line, Panel, render, scale_from_zero
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
-from cost_model import GROUPRL, GROUPRL_VLLM, QWEN_1_5B, QWEN_7B, Way  # noqa: E402
-from cost_plan import Plan  # noqa: E402
-from scaling import LENGTHS, STANDARD, at_length, ratios_to_verl  # noqa: E402
-from scaling_fit import growth_points, load, rates, step_seconds  # noqa: E402
+from cost_model import GROUPRL, GROUPRL_VLLM, QWEN_1_5B, QWEN_7B, Way
+from cost_plan import Plan
+from scaling import LENGTHS, STANDARD, at_length, ratios_to_verl
+from scaling_fit import growth_points, load, rates, step_seconds
 
 BLUE, ORANGE, GREEN, PINK, GREY = "#0072b2", "#c84e00", "#00805a", "#a8568b", "#666666"
 AXES = {
@@ -59,9 +59,9 @@ def check() -> str:
         )
     return render(
         panels,
-        title="Seconds of grouprl's step, measured and by the cost model, against group, prompt, completion, vocabulary",
-        footnote="SmolLM2-135M on one core: two prompts of 46 tokens, 8 completions of 16 each, but for what is varied. "
-        "The fit saw none of these.",
+        title="Seconds of grouprl's step, measured and foretold, against group, prompt, completion and vocabulary",
+        footnote="SmolLM2-135M on one core: two prompts of 46 tokens, 8 completions of 16 each, but for what is "
+        "varied. The fit saw none of these.",
         columns=2,
     )
 
@@ -99,8 +99,8 @@ def move() -> str:
     return render(
         panels,
         title="verl's predicted step time over grouprl's against the completion length, with either engine",
-        footnote="Above 1 grouprl is the faster. The middle of the band; 128 prompts of 200 tokens, 8 completions each, "
-        "0.4 of the groups without spread.",
+        footnote="Above 1 grouprl is the faster. The middle of the band; 128 prompts of 200 tokens, 8 completions "
+        "each, 0.4 of the groups without spread.",
     )
 
 

@@ -33,12 +33,11 @@ from cost_model import (  # noqa: E402
     shape_of,
     training,
 )
-from cost_plan import STAGES, USABLE, Plan, best, memory, placements, step  # noqa: E402
+from cost_plan import STAGES, Plan, best, memory, placements, step  # noqa: E402
 from scaling import LENGTHS, STANDARD, at_length, both, ratios_to_verl, span  # noqa: E402
 from scaling_fit import (  # noqa: E402
     STAGES as MEASURED_STAGES,
 )
-from scaling_points import SHAPES  # noqa: E402
 from scaling_fit import (  # noqa: E402
     UNITS,
     cpu_peak,
@@ -49,6 +48,7 @@ from scaling_fit import (  # noqa: E402
     rates,
     step_seconds,
 )
+from scaling_points import SHAPES  # noqa: E402
 
 PAGE = DOCS / "scaling.md"
 MODELS = (QWEN_1_5B, QWEN_7B, QWEN_32B)
@@ -145,10 +145,10 @@ def band() -> str:
         "reduce_s": "an all-reduce of tensor parallelism beside its bytes, s",
         "switch_s": "an engine that shares its GPU with training going to sleep and waking, s",
     }
-    assert set(words) == {f.name for f in fields(FAST)} - {"name"}
+    names = [field.name for field in fields(FAST) if field.name != "name"]
     return table(
         ["assumed", "fast end", "slow end"],
-        [[told, f"{getattr(FAST, name):g}", f"{getattr(SLOW, name):g}"] for name, told in words.items()],
+        [[words[name], f"{getattr(FAST, name):g}", f"{getattr(SLOW, name):g}"] for name in names],
     )
 
 
@@ -161,7 +161,7 @@ def models() -> str:
             f"{16 * shape.parameters / GIB:,.0f}",
             f"{2 * shape.parameters / GIB:,.0f}",
             f"{BFLOAT16 * shape.cache_numbers / 2**20:.3f}",
-            f"{shape.saved_bytes(BFLOAT16) / 2**20:.1f} / {shape.saved_bytes(BFLOAT16, checkpointing=True) / 2**20:.2f}",
+            " / ".join(f"{shape.saved_bytes(BFLOAT16, checkpointing=k) / 2**20:.2f}" for k in (False, True)),
         ]
         for shape in MODELS
     ]
@@ -275,7 +275,8 @@ def saved() -> str:
         factors = savings(batch)
         rows.append(
             [
-                f"{name}: {batch.G} × ({batch.prompt_tokens:,} + {batch.completion_tokens:,}), {batch.dead_share:.0%} dead",
+                f"{name}: {batch.G} × ({batch.prompt_tokens:,} + {batch.completion_tokens:,}), "
+                f"{batch.dead_share:.0%} dead",
                 *(f"{factors[k]:.2f}" for k in ("prefill", "shared prompt", "dead groups", "training")),
             ]
         )

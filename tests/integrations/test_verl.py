@@ -8,8 +8,8 @@ import sys
 import warnings
 from pathlib import Path
 
-import numpy as np
 import documented
+import numpy as np
 import pytest
 import torch
 
@@ -301,7 +301,7 @@ def test_the_v1_trainer_treats_every_output_of_a_session_as_a_completion():
 
 
 def test_the_documented_configuration_is_verls():
-    """Hydra knows every name, verl's classes take the values, and its actor, in a batch of 64 GPUs, has no complaint."""
+    """Hydra knows every name, verl's classes take the values, and its actor on 64 GPUs has no complaint."""
     overrides = documented.options("python -m verl.trainer.main_ppo")
     folder = str(Path(verl.__file__).parent / "trainer" / "config")
     with initialize_config_dir(config_dir=folder, version_base=None):
