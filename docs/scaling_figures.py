@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from math import log2, prod, sqrt
 from pathlib import Path
 
-from svg import Line, Panel, render, scale_from_zero
+from svg import HEIGHT, Line, Panel, render, scale_from_zero
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
@@ -17,6 +17,7 @@ from scaling import LENGTHS, STANDARD, at_length, ratios_to_verl
 from scaling_fit import growth_points, load, rates, step_seconds
 
 BLUE, ORANGE, GREEN, PINK, GREY = "#0072b2", "#c84e00", "#00805a", "#a8568b", "#666666"
+HIGHEST = 2.5
 AXES = {
     "group": "completions of a prompt, G",
     "prompt": "tokens in a prompt",
@@ -76,16 +77,14 @@ def move() -> str:
     ):
         lines = [Line([(log2(LENGTHS[0]), 1.0), (log2(LENGTHS[-1]), 1.0)], GREY, dashed=True)]
         for k, (shape, gpus, colour) in enumerate(kinds):
-            curve = [
-                (
-                    log2(tokens),
-                    _ratio(Plan(shape, STANDARD, gpus, call_s=load()["rates"]["call_s"]), tokens, way),
-                )
-                for tokens in LENGTHS
-            ]
-            at = 7.0 if k < 2 else 11.5
+            like = Plan(shape, STANDARD, gpus, call_s=load()["rates"]["call_s"])
+            curve = [(log2(tokens), _ratio(like, tokens, way)) for tokens in LENGTHS]
             label = f"{shape.name.removeprefix('Qwen2.5-')}, {gpus} GPU{'s' if gpus > 1 else ''}"
-            lines.append(Line(curve, colour, label, at=at, shift=(0.0, -8.0), dots=True))
+            # The lines end close together, so the labels stand in the free corner above them.
+            below = HEIGHT * (curve[-1][1] - (HIGHEST - 0.25 - 0.17 * k)) / HIGHEST
+            lines.append(
+                Line(curve, colour, label, at=curve[-1][0], shift=(-4.0, below), anchor="end", dots=True)
+            )
         panels.append(
             Panel(
                 title,
@@ -93,7 +92,7 @@ def move() -> str:
                 "verl's time over grouprl's",
                 lines,
                 x=(6.0, 13.0, 1.0),
-                y=(0.0, 2.5, 0.5),
+                y=(0.0, HIGHEST, 0.5),
             )
         )
     return render(
