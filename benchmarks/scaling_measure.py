@@ -116,7 +116,7 @@ def random_model(shape: ModelShape) -> LlamaForCausalLM:
 def measure(policy: Policy, batch: Batch, repeats: int) -> dict[str, float]:
     """Seconds of each stage: of each the least of `repeats`."""
     optimizer = make_optimizer(policy, Config().optimizer)
-    advantages = torch.tensor([1.0, -1.0] * (batch.completions // 2))
+    advantages = torch.tensor([1.0, -1.0] * (int(batch.completions) // 2))
     runs = []
     for seed in range(repeats):
         groups, seconds = sampling_stages(policy, batch, seed)
@@ -127,7 +127,7 @@ def measure(policy: Policy, batch: Batch, repeats: int) -> dict[str, float]:
             optimizer,
             groups,
             advantages,
-            [True] * batch.completions,
+            [True] * int(batch.completions),
             Config(),
             before_step=lambda: marks.append(time.process_time()),  # noqa: B023  (called within the loop)
         )
@@ -164,7 +164,7 @@ def random_prompts(policy: Policy, batch: Batch, seed: int) -> list[EncodedPromp
             "prompt",
             tuple(torch.randint(3, policy.vocab_size, (batch.prompt_tokens,), generator=draw).tolist()),
         )
-        for i in range(batch.prompts)
+        for i in range(int(batch.prompts))
     ]
 
 
