@@ -173,7 +173,7 @@ def memory(plan: Plan) -> Memory:
     layers gathered at a time, with embedding and head (FSDP). The
     sampler's weights are a bfloat16 copy, whole on each GPU (grouprl's own engine) or cut over `tensor_parallel`;
     verl's are put away while it trains, grouprl's are not; 4-bit weights are sampled from as they are. Gradients and
-    activations exist while it trains alone.
+    activations exist while it trains alone; where an engine stays beside it, micro-batch and cache share what is free.
     """
     shape, P = plan.shape, plan.shape.parameters
     room, cut = USABLE * plan.gpu.memory, plan.share
@@ -200,15 +200,14 @@ def memory(plan: Plan) -> Memory:
     each, group = cache_bytes(plan)
     # grouprl's engine takes whole groups, a serving engine single completions.
     least = min(group, 16 * each) if plan.serves else group
-    if plan.way is GROUPRL_VLLM:
-        state["keys and values"] = least  # its memory is not given back
+    together = plan.way is GROUPRL_VLLM  # what its engine has is not given back while the model trains
+    if together:
+        state["keys and values"] = least
     free = room - sum(state.values())
     fewest = min(FEWEST_TOKENS, plan.micro_batch_tokens)
-    tokens = int(min(max(free / token, fewest), plan.micro_batch_tokens))
+    tokens = int(min(max(free / token / (2 if together else 1), fewest), plan.micro_batch_tokens))
     train = {**state, "activations": fewest * token}
-    left = room - sum(held.values()) - sum(sampler.values())
-    if plan.way is GROUPRL_VLLM:
-        left = min(left, least + free - tokens * token)
+    left = least + free - tokens * token if together else room - sum(held.values()) - sum(sampler.values())
     at_once = left / each if plan.serves else left // group * plan.batch.G
     return Memory(train, {**held, **sampler, "keys and values": least}, room, max(at_once, 0.0), tokens)
 

@@ -367,6 +367,26 @@ def test_what_cannot_fit_does_not(plan, model, seven):
     assert plan.best(big).way is model.VERL
 
 
+@pytest.mark.parametrize("parameters", [1.5e9, 7e9, 1.4e10, 3e10])
+@pytest.mark.parametrize("gpus", [1, 8, 64])
+def test_what_is_filled_fits_too(plan, model, parameters, gpus):
+    """With the micro-batch and the cache that the times are of, no GPU holds more than it has room for."""
+    batch = model.Batch(128, 8, 200, 800, 2048, 0.4)
+    for one in plan.placements(model.shape_of(parameters), batch, gpus):
+        found = plan.memory(one)
+        if not found.fits:
+            continue
+        activations = found.training["activations"] * found.micro_batch_tokens / plan.FEWEST_TOKENS
+        cache = plan.cache_bytes(one)[0] * found.at_once
+        training = sum(found.training.values()) - found.training["activations"] + activations
+        sampling = sum(found.sampling.values()) - found.sampling["keys and values"] + cache
+        if one.way is model.GROUPRL_VLLM:  # its cache stays beside training
+            training += cache - found.training["keys and values"]
+        assert max(training, sampling) <= found.room * (1 + 1e-9), one.name
+        assert found.at_once >= min(batch.G, 8)
+        assert found.micro_batch_tokens >= plan.FEWEST_TOKENS
+
+
 def test_checkpointing_keeps_less_and_works_more(model, plan, seven):
     without = replace(seven, checkpointing=False)
     fast = plan.step(seven, plan.BAND[0]), plan.step(without, plan.BAND[0])
