@@ -19,7 +19,13 @@ from __future__ import annotations
 
 
 class GrouprlError(Exception):
-    """Base of every error that grouprl raises on purpose."""
+    """Base of every error that grouprl raises on purpose.
+
+    Attributes:
+        of_rank: The rank of a distributed run whose error this is, where it is not this process's own.
+    """
+
+    of_rank: int | None = None
 
 
 class InputError(GrouprlError, ValueError):

@@ -13,14 +13,16 @@ from grouprl.objectives.overlong import soft_overlong_penalty
 from grouprl.policy import EncodedPrompt
 from grouprl.rollout import Engine, Sampling
 from grouprl.sampling import informative, max_variance
-from grouprl.tasks import Scores, Task, score
+from grouprl.tasks import Scores, Task
 from grouprl.training.clock import Clock
 from grouprl.training.collected import DOWN_SAMPLED, WITHOUT_SPREAD, Collected
 from grouprl.training.config import Config, SamplingConfig, sampling_of
 from grouprl.training.curriculum import Curriculum
+from grouprl.training.dealing import sample_groups, score_groups
 from grouprl.training.events import Listener
 from grouprl.training.metrics import group_numbers, rewards_tensor
 from grouprl.training.prompts import draw_prompts
+from grouprl.training.ranks import Ranks
 from grouprl.training.sampling import OVERLONG, overlong_buffer
 from grouprl.types import Group
 
@@ -35,6 +37,7 @@ class Collector:
         prompts: To train on.
         curriculum: Which of them to pass over; learns from what is sampled.
         listener: Told of the progress.
+        ranks: Over which sampling and scoring are dealt out; by default this process alone.
     """
 
     def __init__(
@@ -46,9 +49,11 @@ class Collector:
         *,
         curriculum: Curriculum,
         listener: Listener,
+        ranks: Ranks | None = None,
     ) -> None:
         self.config, self.task, self.engine, self.prompts = config, task, engine, prompts
         self.curriculum, self.listener = curriculum, listener
+        self.ranks = ranks or Ranks()
         self.sampling = sampling_of(config)
 
     def collect(self, *, step: int, position: int, clock: Clock) -> Collected:
@@ -80,7 +85,7 @@ class Collector:
             fresh = self._generate(next_.prompts, stream=f"train/{step}", earlier=drawn)
             clock.lap("rollout")
             self.listener.stage("reward", 0, len(fresh))
-            parts.append(score(self.task.rewards, fresh, on_error=self.config.on_reward_error))
+            parts.append(self._score(fresh))
             clock.lap("reward")
             blocks = _by_group(parts[-1].rewards, fresh)
             found = [self._kind(block) for block in blocks]
@@ -115,7 +120,7 @@ class Collector:
             group_size=1,
             sampling=Sampling(temperature=0.0, max_new_tokens=sampling.max_new_tokens, stop=sampling.stop),
         )
-        scores = score(self.task.rewards, greedy, on_error=self.config.on_reward_error)
+        scores = self._score(greedy)
         if self.config.sampling.overlong_buffer_tokens:
             scores = self._punished(scores, greedy)
         clock.lap("greedy")
@@ -130,7 +135,9 @@ class Collector:
         sampling: Sampling | None = None,
         earlier: Sequence[EncodedPrompt] = (),
     ) -> list[Group]:
-        return self.engine.generate(
+        return sample_groups(
+            self.ranks,
+            self.engine,
             prompts,
             group_size=group_size or self.config.rollout.group_size,
             sampling=sampling or self.sampling,
@@ -139,6 +146,9 @@ class Collector:
             earlier=earlier,
             progress=lambda done, total: self.listener.stage("rollout", done, total),
         )
+
+    def _score(self, groups: Sequence[Group]) -> Scores:
+        return score_groups(self.ranks, self.task.rewards, groups, on_error=self.config.on_reward_error)
 
     def _to_draw(self, wanted: int, kinds: Sequence[str], *, rounds: int) -> int:
         """How many prompts the next round draws; 0 where there is none."""

@@ -238,6 +238,16 @@ class ScoringConfig:
 
 
 @dataclass(frozen=True)
+class DistributedConfig:
+    """How several processes that torchrun started train one model (docs/distributed.md). On one it says nothing."""
+
+    strategy: Literal["ddp", "fsdp"] = "ddp"
+    """ddp keeps the whole model, its gradient and its moments on every rank; fsdp a share of each."""
+    distributed_timeout_s: Positive = 1800.0
+    """Seconds that a rank waits for the others before it gives them up for lost."""
+
+
+@dataclass(frozen=True)
 class Config:
     """A GRPO run. The defaults are the quickstart: two-number sums on the bundled model."""
 
@@ -293,6 +303,7 @@ class Config:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     scoring: ScoringConfig = field(default_factory=ScoringConfig)
+    distributed: DistributedConfig = field(default_factory=DistributedConfig)
     chat_template: dict[str, Any] = field(default_factory=dict)
     """Keywords for the chat template, such as enable_thinking (TOML only)."""
 
@@ -451,6 +462,7 @@ SECTIONS: dict[str, type] = {
     "evaluation": EvaluationConfig,
     "checkpoint": CheckpointConfig,
     "scoring": ScoringConfig,
+    "distributed": DistributedConfig,
 }
 
 

@@ -18,7 +18,8 @@ from grouprl.policy.logprobs import predicting_states
 from grouprl.policy.value import ValueHead, completion_values
 from grouprl.tasks import Scores
 from grouprl.training.config import Config
-from grouprl.training.minibatches import cut_micro_batches, loss_masks, number_members
+from grouprl.training.minibatches import cut_micro_batches, deal, loss_masks, number_members
+from grouprl.training.ranks import Ranks
 from grouprl.types import Group
 
 CRITIC_FILE = "critic.safetensors"
@@ -88,22 +89,32 @@ class Critic:
         return [p for p in self.module.parameters() if p.requires_grad]
 
     @torch.no_grad()
-    def targets(self, groups: Sequence[Group], scores: Scores) -> Targets:
+    def targets(self, groups: Sequence[Group], scores: Scores, ranks: Ranks | None = None) -> Targets:
         """Values of all scored completions, and what follows from them and the rewards.
 
             r_t = R at the last trained token, else 0        A_t, by `advantages.gae` with the run's γ and λ
             returns_t = A_t + V_t                            V after the last token is 0, also where it was cut off
 
         With `whiten_advantages`, the policy sees (A − mean) / (std + 1e-8) over the batch's trained tokens.
+
+        On several ranks the forwards are dealt out, and all get the targets of the whole batch.
         """
+        ranks = ranks or Ranks()
         members = number_members(groups)
         scored = torch.tensor([r is not None for r in scores.rewards], dtype=torch.bool)
         mask = loss_masks(members) & scored[:, None]
         values = torch.zeros(mask.shape)
         chosen = [m for m in members if scored[m[0]] and any(m[2].loss_mask)]
-        for micro in cut_micro_batches(self.policy, chosen, self.config):
-            found = completion_values(self.head, self.states(micro.rows), micro.rows)
-            for i, row in zip(micro.rows.indices, found.cpu()):
+
+        def act() -> list[tuple[int, Tensor]]:
+            found: list[tuple[int, Tensor]] = []
+            for micro in cut_micro_batches(self.policy, deal(chosen, ranks.size)[ranks.rank], self.config):
+                rows = completion_values(self.head, self.states(micro.rows), micro.rows)
+                found += zip(micro.rows.indices, rows.cpu())
+            return found
+
+        for of_rank in ranks.each(act):
+            for i, row in of_rank:
                 values[i, : len(row)] = row
         rewards = torch.zeros(mask.shape)
         for i, reward in enumerate(scores.rewards):

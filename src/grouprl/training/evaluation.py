@@ -9,8 +9,10 @@ from typing import Any, Literal
 
 from grouprl.policy import EncodedPrompt
 from grouprl.rollout import Engine, Sampling
-from grouprl.tasks import Scores, Task, score
+from grouprl.tasks import Scores, Task
 from grouprl.tasks.builtin_rewards import only_number
+from grouprl.training.dealing import sample_groups, score_groups
+from grouprl.training.ranks import Ranks
 from grouprl.training.statistics import accuracy_interval, mean, pass_at_k
 from grouprl.types import Group
 
@@ -41,6 +43,7 @@ def evaluate(
     on_reward_error: Literal["raise", "abstain"] = "raise",
     ks: Sequence[int] = (),
     progress: Callable[[int, int], None] | None = None,
+    ranks: Ranks | None = None,
 ) -> Evaluation:
     """Sample `samples` completions and one greedy one for each prompt, and count the right ones.
 
@@ -59,6 +62,7 @@ def evaluate(
         on_reward_error: As in training.
         ks: pass@k is estimated for each; k at most `samples`.
         progress: Called with (completions done, completions in all).
+        ranks: Over which sampling and scoring are dealt out; all get the same. By default this process alone.
 
     Returns:
         A record with accuracy (and its 95 % interval), accuracy_greedy, pass@k, reward_mean, truncated_share,
@@ -66,12 +70,16 @@ def evaluate(
         the outcomes that a reward tells apart. What could not be measured is None.
     """
     start = time.perf_counter()
-    total = len(prompts) * (samples + 1)
+    ranks = ranks or Ranks()
+    mine = len(ranks.share(len(prompts)))
+    total = mine * (samples + 1)
 
     def report(offset: int) -> Callable[[int, int], None]:
         return lambda done, _: progress(offset + done, total) if progress is not None else None
 
-    groups = engine.generate(
+    groups = sample_groups(
+        ranks,
+        engine,
         prompts,
         group_size=samples,
         sampling=sampling,
@@ -79,16 +87,18 @@ def evaluate(
         stream="evaluation",
         progress=report(0),
     )
-    greedy_groups = engine.generate(
+    greedy_groups = sample_groups(
+        ranks,
+        engine,
         prompts,
         group_size=1,
         sampling=Sampling(temperature=0.0, max_new_tokens=sampling.max_new_tokens, stop=sampling.stop),
         seed=seed,
         stream="evaluation",
-        progress=report(len(prompts) * samples),
+        progress=report(mine * samples),
     )
-    scores = score(task.rewards, groups, on_error=on_reward_error)
-    greedy = score(task.rewards, greedy_groups, on_error=on_reward_error)
+    scores = score_groups(ranks, task.rewards, groups, on_error=on_reward_error)
+    greedy = score_groups(ranks, task.rewards, greedy_groups, on_error=on_reward_error)
     blocks = [scores.rewards[i : i + samples] for i in range(0, len(scores.rewards), samples)]
     correct = [sum(r is not None and r >= task.success_reward for r in block) for block in blocks]
     nothing_scored = all(r is None for r in scores.rewards)

@@ -23,10 +23,15 @@ class Interrupts:
     One that is ignored (SIGHUP, under nohup) stays ignored.
     A second signal during `deferred()` does not wait: what is on disk stays valid, since everything there
     is written whole or not at all. Outside the main thread signals are left alone.
+
+    Args:
+        in_windows: Of one rank among several, where others may wait for this one: signals wait, however many come,
+            but in a `window()`.
     """
 
-    def __init__(self) -> None:
-        self._deferring = 0
+    def __init__(self, *, in_windows: bool = False) -> None:
+        self._in_windows = in_windows
+        self._deferring = int(in_windows)
         self._pending = False
         self._previous: dict[int, Any] = {}
 
@@ -54,8 +59,24 @@ class Interrupts:
             self._pending = False
             raise Interrupted
 
+    @contextmanager
+    def window(self) -> Iterator[None]:
+        """Let an interrupt through at once, also one that has waited: nobody waits for what is inside. It does nothing
+        during `deferred()`, outside the main thread, and where signals need no window."""
+        if not self._in_windows or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        self._deferring -= 1
+        try:
+            if self._pending and not self._deferring:
+                self._pending = False
+                raise Interrupted
+            yield
+        finally:
+            self._deferring += 1
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._deferring and not self._pending:
+        if self._deferring and (self._in_windows or not self._pending):
             self._pending = True
             return
         self._pending = False

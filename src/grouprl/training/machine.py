@@ -39,12 +39,13 @@ def describe_machine(device: torch.device) -> str:
     return f"{what}; torch {torch.__version__}"
 
 
-def seed_everything(seed: int, step: int) -> None:
+def seed_everything(seed: int, step: int, *, rank: int = 0) -> None:
     """Seed Python, NumPy and torch for one step, so that a reward function that draws numbers resumes as well.
 
-    grouprl itself draws from none of them: a completion's randomness is its own, and dropout is off.
+    grouprl itself draws from none of them: a completion's randomness is its own, and dropout is off. Each rank of
+    several draws other numbers.
     """
-    state = np.random.SeedSequence([seed, step]).generate_state(3)
+    state = np.random.SeedSequence([seed, step, rank] if rank else [seed, step]).generate_state(3)
     random.seed(int(state[0]))
     np.random.seed(int(state[1]))
     torch.manual_seed(int(state[2]))

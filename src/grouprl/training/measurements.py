@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from jaxtyping import Bool, Float
@@ -80,6 +80,33 @@ class Measurements:
         self._first_tokens.append(completion_mask.sum())
         means = torch.where(completion_mask, logprobs, 0).sum(-1) / completion_mask.sum(-1).clamp(min=1)
         self._means.append((indices, means))
+
+    def on_host(self) -> Measurements:
+        """The same in float64 on the CPU, for other ranks."""
+        host = Measurements()
+        host._sums = {name: value.double().cpu() for name, value in self._sums.items()}
+        host._ratio_max = None if self._ratio_max is None else self._ratio_max.cpu()
+        host._means = [(indices, values.cpu()) for indices, values in self._means]
+        host._kl_sampler = [value.double().cpu() for value in self._kl_sampler]
+        host._first_tokens = [value.cpu() for value in self._first_tokens]
+        return host
+
+    @classmethod
+    def together(cls, parts: Sequence[Measurements]) -> Measurements:
+        """What several ranks measured, each on its share; a rank without one measured nothing."""
+        whole = cls()
+        for part in parts:
+            for name, value in part._sums.items():
+                whole._sums[name] = whole._sums[name] + value if name in whole._sums else value
+            if part._ratio_max is not None:
+                highest = part._ratio_max
+                whole._ratio_max = (
+                    highest if whole._ratio_max is None else torch.maximum(whole._ratio_max, highest)
+                )
+            whole._means += part._means
+            whole._kl_sampler += part._kl_sampler
+            whole._first_tokens += part._first_tokens
+        return whole
 
     def logprob_means(self, count: int) -> list[float | None]:
         """The mean log-prob of each of the batch's completions, None where it was not computed."""

@@ -44,13 +44,16 @@ class MicroBatch:
         )
 
 
-def fit_micro_batch(policy: Policy, *, sampler_copy: bool, moments_bytes: int = 8) -> MicroBatch:
+def fit_micro_batch(
+    policy: Policy, *, sampler_copy: bool, moments_bytes: int = 8, sharers: int = 1
+) -> MicroBatch:
     """The largest micro-batch that fits the free memory and still pays.
 
     Args:
         policy: Loaded, its gradients and optimizer not yet allocated.
         sampler_copy: Whether a bfloat16 copy of the weights will be made.
         moments_bytes: Of the optimizer's moments, for each trained weight.
+        sharers: Processes that will take as much of the same memory.
     """
     weights = sum(p.numel() for p in policy.model.parameters())
     trained = sum(p.numel() for p in policy.parameters())
@@ -58,7 +61,7 @@ def fit_micro_batch(policy: Policy, *, sampler_copy: bool, moments_bytes: int = 
         2 * weights if sampler_copy else 0
     )  # the gradient is in float32
     to_come += 4 * 4 * CHUNK_ELEMENTS  # logits of a chunk, and what is worked out from them
-    free, each = free_memory(policy.device), saved_bytes_per_token(policy)
+    free, each = free_memory(policy.device) // sharers, saved_bytes_per_token(policy)
     fits = int((SHARE * free - to_come) / each)
     most = MOST.get(policy.device.type, MOST["cpu"])
     return MicroBatch(min(max(fits, FEWEST), most), each, free)

@@ -3,7 +3,8 @@
     rollout batch  →  mini-batches: whole groups, one optimizer step each  →  micro-batches: what fits the memory
 
 The first cut is part of the objective: a mini-batch's loss is divided by the mini-batch's own count. The second is
-not: loss and gradient do not depend on it.
+not: loss and gradient do not depend on it. On several ranks a mini-batch's completions are dealt out between the two,
+and each rank cuts its own share.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from grouprl.policy import Policy, Rows, plan_micro_batches
 from grouprl.policy.rows import Member, longest_sequence
 from grouprl.training.config import Config, ObjectiveConfig
 from grouprl.training.memory import MOST
+from grouprl.training.ranks import Ranks
 from grouprl.types import Group
 
 
@@ -51,7 +53,8 @@ class MiniBatch:
     """The groups of one optimizer step.
 
     Args:
-        micro_batches: The completions whose gradient is computed.
+        micro_batches: The completions whose gradient this rank computes.
+        completions: How many all ranks compute the gradient of.
         denominator: What the loss is divided by: all that counts, whether or not its gradient is computed.
         scored: Completions with a reward.
         filtered: Scored completions that `overlong_filter` took out.
@@ -59,15 +62,11 @@ class MiniBatch:
     """
 
     micro_batches: Sequence[MicroBatch]
+    completions: int
     denominator: int
     scored: int
     filtered: int
     trainable: bool
-
-    @property
-    def completions(self) -> int:
-        """Completions whose gradient is computed."""
-        return sum(len(micro.members) for micro in self.micro_batches)
 
 
 def reaches_every_completion(objective: ObjectiveConfig) -> bool:
@@ -81,6 +80,7 @@ def plan_mini_batches(
     advantages: Float[Tensor, " n"],
     scored: Sequence[bool],
     config: Config,
+    ranks: Ranks | None = None,
 ) -> list[MiniBatch]:
     """Cut a batch of groups into mini-batches of whole groups, in order and as even as it goes, the larger first.
 
@@ -98,6 +98,7 @@ def plan_mini_batches(
         advantages: (N,), groups in order, completions in order.
         scored: (N,), whether the completion has a reward.
         config: Objective, most tokens of a completion and micro-batch size are read.
+        ranks: All plan alike, on the whole batch, and each keeps the micro-batches of its share; by default one.
 
     Returns:
         `mini_batches` of them, or one for each group where there are fewer groups.
@@ -108,7 +109,7 @@ def plan_mini_batches(
         size = sum(len(groups[g].completions) for g in part)
         mine = members[start : start + size]
         start += size
-        plans.append(_plan(policy, mine, values, scored, config))
+        plans.append(_plan(policy, mine, values, scored, config, ranks or Ranks()))
     return plans
 
 
@@ -130,6 +131,36 @@ def split_evenly(count: int, parts: int) -> list[range]:
     return [range(a, b) for a, b in pairwise(ends)]
 
 
+def deal(members: Sequence[Member], parts: int) -> list[list[Member]]:
+    """Completions in shares of about as many tokens, each in order; none empty where there are as many completions.
+
+    Groups go whole, the largest first, to the share with the fewest tokens. Where there are fewer groups than shares,
+    the largest is cut in two until there are enough.
+    """
+    if parts == 1:
+        return [list(members)]
+    units: dict[int, list[Member]] = {}
+    for member in members:
+        units.setdefault(id(member[1]), []).append(member)
+    pieces = list(units.values())
+    while len(pieces) < parts and any(len(piece) > 1 for piece in pieces):
+        largest = max((piece for piece in pieces if len(piece) > 1), key=_tokens)
+        at, half = pieces.index(largest), (len(largest) + 1) // 2
+        pieces[at : at + 1] = [largest[:half], largest[half:]]
+    shares: list[list[Member]] = [[] for _ in range(parts)]
+    used = [0] * parts
+    for piece in sorted(pieces, key=_tokens, reverse=True):
+        least = used.index(min(used))
+        shares[least] += piece
+        used[least] += _tokens(piece)
+    return [sorted(share, key=lambda member: member[0]) for share in shares]
+
+
+def _tokens(members: Sequence[Member]) -> int:
+    """Tokens that run where the prompt is shared."""
+    return len(members[0][1].prompt_token_ids) + sum(len(c.token_ids) for _, _, c in members)
+
+
 def cut_micro_batches(policy: Policy, members: Sequence[Member], config: Config) -> Iterator[MicroBatch]:
     """Completions in micro-batches of at most `micro_batch_tokens`, as tensors on the policy's device."""
     share_prefix = policy.can_share(longest_sequence(members))
@@ -146,6 +177,7 @@ def _plan(
     values: Sequence[float],
     scored: Sequence[bool],
     config: Config,
+    ranks: Ranks,
 ) -> MiniBatch:
     objective = config.objective
     with_signal = {id(group) for i, group, _ in members if scored[i] and values[i] != 0}
@@ -171,7 +203,8 @@ def _plan(
         max_tokens=config.rollout.max_new_tokens,
     )
     return MiniBatch(
-        micro_batches=list(cut_micro_batches(policy, active, config)),
+        micro_batches=list(cut_micro_batches(policy, deal(active, ranks.size)[ranks.rank], config)),
+        completions=len(active),
         denominator=int(denominator),
         scored=int(rewarded.sum()),
         filtered=int((before & ~trained).sum()),

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from grouprl.policy import Policy
 from grouprl.training.config import OptimizerConfig
@@ -74,8 +74,8 @@ def set_learning_rate(
     return learning_rate(config, step=step, steps=steps)
 
 
-def clip_gradient(parameters: Sequence[nn.Parameter], max_norm: float) -> float:
-    """Scale the gradient down to a norm (0: leave it); gives the norm before.
+def whole_gradient(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+    """The gradient, weight by weight.
 
     A weight that no completion reached has gradient 0, not None: AdamW would pass over None, where a gradient of
     0 still moves by momentum.
@@ -83,4 +83,10 @@ def clip_gradient(parameters: Sequence[nn.Parameter], max_norm: float) -> float:
     for parameter in parameters:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
+def clip_gradient(parameters: Sequence[nn.Parameter], max_norm: float) -> float:
+    """Scale the gradient down to a norm (0: leave it); gives the norm before."""
+    whole_gradient(parameters)
     return float(torch.nn.utils.clip_grad_norm_(parameters, max_norm or math.inf))

@@ -12,8 +12,9 @@ from grouprl.objectives import kl_penalty, summarise
 from grouprl.policy import Policy, completion_logprobs
 from grouprl.tasks import Scores
 from grouprl.training.config import Config
-from grouprl.training.minibatches import cut_micro_batches, number_members
+from grouprl.training.minibatches import cut_micro_batches, deal, number_members
 from grouprl.training.objective import kl_estimator
+from grouprl.training.ranks import Ranks
 from grouprl.types import Group
 
 
@@ -33,7 +34,12 @@ class Penalised:
 
 
 def penalise(
-    scores: Scores, groups: Sequence[Group], policy: Policy, reference: Policy | None, config: Config
+    scores: Scores,
+    groups: Sequence[Group],
+    policy: Policy,
+    reference: Policy | None,
+    config: Config,
+    ranks: Ranks | None = None,
 ) -> Penalised:
     """Subtract beta · KL from each completion's reward, where the configuration puts it there.
 
@@ -49,30 +55,41 @@ def penalise(
         policy: Says which rows can share a prompt.
         reference: The frozen starting model.
         config: beta, estimator, temperature and micro-batch size are read.
+        ranks: Over which the completions are dealt out; by default this process alone.
 
     Returns:
         The scores as they are where kl_in = "loss" or there is no reference. An unscored completion stays so. A group
         without spread in its task's rewards has one after the subtraction.
     """
-    objective = config.objective
+    objective, ranks = config.objective, ranks or Ranks()
     if reference is None or objective.kl_in != "reward":
         return Penalised(scores)
     members = [m for m in number_members(groups) if scores.rewards[m[0]] is not None]
+
+    def act() -> tuple[dict[int, float], dict[str, torch.Tensor]]:
+        found: dict[int, float] = {}
+        sums: dict[str, torch.Tensor] = {}
+        for micro in cut_micro_batches(policy, deal(members, ranks.size)[ranks.rank], config):
+            with torch.no_grad():
+                ref_logprobs, _ = completion_logprobs(
+                    reference, micro.rows, temperature=config.rollout.temperature
+                )
+            penalty, parts = kl_penalty(
+                micro.sampler_logprobs,
+                ref_logprobs,
+                micro.rows.completion_mask,
+                beta=objective.beta,
+                kl=kl_estimator(objective),
+            )
+            found.update(zip(micro.rows.indices, penalty.tolist()))
+            for name, part in parts.items():
+                sums[name] = sums[name] + part.cpu() if name in sums else part.cpu()
+        return found, sums
+
     penalties: list[float | None] = [None] * len(scores.rewards)
     sums: dict[str, torch.Tensor] = {}
-    for micro in cut_micro_batches(policy, members, config):
-        with torch.no_grad():
-            ref_logprobs, _ = completion_logprobs(
-                reference, micro.rows, temperature=config.rollout.temperature
-            )
-        penalty, parts = kl_penalty(
-            micro.sampler_logprobs,
-            ref_logprobs,
-            micro.rows.completion_mask,
-            beta=objective.beta,
-            kl=kl_estimator(objective),
-        )
-        for i, value in zip(micro.rows.indices, penalty.tolist()):
+    for of_rank, parts in ranks.each(act):
+        for i, value in of_rank.items():
             penalties[i] = value
         for name, part in parts.items():
             sums[name] = sums[name] + part if name in sums else part

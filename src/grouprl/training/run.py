@@ -33,6 +33,7 @@ from grouprl.training.events import Listener
 from grouprl.training.machine import describe_machine
 from grouprl.training.memory import fit_micro_batch
 from grouprl.training.objective import objective_notes
+from grouprl.training.ranks import Ranks, joined, own_device
 from grouprl.training.rewards import resolve_rewards, several
 from grouprl.training.sampling import check_component_names, sampling_notes
 from grouprl.training.tracking import check_trackers, tracked
@@ -90,7 +91,6 @@ def train(
         RewardError, EstimatorError: A reward function, or the estimator, raised or returned the wrong thing; the
             last whole step was saved.
     """
-    listener = listener or Listener()
     resolved = _resolve(config)
     if not isinstance(task, Task | str | Path | None):
         raise TaskError(
@@ -103,31 +103,51 @@ def train(
         )
     if reward is not None:
         resolved = dataclasses.replace(resolved, reward=_reward_names(reward))
-    estimator = load_estimator(resolved)  # before the task, whose files may be large
-    check_trackers(resolved)
-    check_packages(resolved)
-    chosen = load_task(resolved, task if isinstance(task, Task) else None, reward)
-    check_component_names(resolved, chosen)
-    advantages = Advantages(estimator, resolved, chosen)
-    folder = _create_folder(resolved, chosen)
-    resolved = dataclasses.replace(resolved, output_dir=None)  # so that config.toml repeats the run elsewhere
-    with folder.lock() as lock, tracked(resolved, folder.path, listener) as listener:
+    with joined(resolved) as ranks:
+        given = task if isinstance(task, Task) else None
+        return _train(resolved, ranks, given, reward, _heard(listener, ranks))
+
+
+def _train(
+    config: Config,
+    ranks: Ranks,
+    task: Task | None,
+    reward: RewardLike | Sequence[RewardLike] | None,
+    listener: Listener,
+) -> Run:
+    chosen, advantages = _set_up(config, ranks, task, reward)
+    folder = ranks.from_first(lambda: _create_folder(config, chosen))
+    config = dataclasses.replace(config, output_dir=None)  # so that config.toml repeats the run elsewhere
+    with ExitStack() as stack:
+        lock = ranks.own(lambda: folder.lock() if ranks.first else None)
+        if lock is not None:
+            stack.enter_context(lock)
+            listener = stack.enter_context(tracked(config, folder.path, listener))
         try:
-            listener.loading(resolved.model)
-            policy = load_trained(resolved)
-            resolved, notes = _prepare(policy, resolved)
-            trainer = Trainer(resolved, chosen, policy, folder, advantages=advantages, listener=listener)
+            listener.loading(config.model)
+            policy = _load(config, ranks)
+            config, notes = _prepare(policy, config, ranks)
+            trainer = ranks.own(
+                lambda: Trainer(
+                    config, chosen, policy, folder, advantages=advantages, listener=listener, ranks=ranks
+                )
+            )
         except BaseException:
-            lock.release()
-            if list(folder.path.iterdir()) == [folder.lock_path]:  # nothing of anybody's is in it
-                folder.lock_path.unlink()
-                folder.path.rmdir()
+            if lock is not None:
+                lock.release()
+                if list(folder.path.iterdir()) == [folder.lock_path]:  # nothing of anybody's is in it
+                    folder.lock_path.unlink()
+                    folder.path.rmdir()
             raise
-        folder.cut_after(0)  # what a run that failed at once may have left
-        atomic_write(folder.config_path, config_to_toml(resolved).encode())
-        trainer.freeze_reference()
+
+        def begin() -> None:
+            folder.cut_after(0)  # what a run that failed at once may have left
+            atomic_write(folder.config_path, config_to_toml(config).encode())
+
+        ranks.from_first(begin)
+        ranks.own(trainer.freeze_reference)
         _start(trainer, notes=notes)
-        return _finished(folder, resolved)
+        return ranks.from_first(lambda: _finished(folder, config))
 
 
 def resume(
@@ -141,7 +161,7 @@ def resume(
     """Go on with a run from its newest checkpoint, with the numbers of a run that was never interrupted.
 
     What the logs hold beyond the checkpoint is cut off first. On a CPU the continuation is equal to the bit
-    (same machine, torch and number of threads).
+    (same machine, torch and number of threads; on the same number of ranks).
 
     Args:
         path: The run's folder.
@@ -154,61 +174,124 @@ def resume(
         RunError: No run there; all its steps are done; no checkpoint is intact; its prompts have changed.
         ConfigError: An override that would make it another run.
     """
-    listener = listener or Listener()
     folder = RunFolder.open(path)
-    with folder.lock(), ExitStack() as stack:
-        saved = config_from_dict(folder.config(), where=str(folder.config_path))
-        config = _override(saved, overrides or {})
-        check_trackers(config)
-        check_packages(config)
-        listener = stack.enter_context(tracked(config, folder.path, listener))
-        chosen = load_task(config, task, reward)
-        check_component_names(config, chosen)
-        advantages = Advantages(load_estimator(config), config, chosen)
-        checkpoint, state, notes = _newest_checkpoint(folder)
+    saved = config_from_dict(folder.config(), where=str(folder.config_path))
+    config = _override(saved, overrides or {})
+    with joined(config) as ranks:
+        return _resume(folder, saved, config, ranks, task, reward, _heard(listener, ranks))
+
+
+def _resume(
+    folder: RunFolder,
+    saved: Config,
+    config: Config,
+    ranks: Ranks,
+    task: Task | None,
+    reward: RewardLike | Sequence[RewardLike] | None,
+    listener: Listener,
+) -> Run:
+    with ExitStack() as stack:
+        lock = ranks.own(lambda: folder.lock() if ranks.first else None)
+        if lock is not None:
+            stack.enter_context(lock)
+            listener = stack.enter_context(tracked(config, folder.path, listener))
+        chosen, advantages = _set_up(config, ranks, task, reward)
+        checkpoint, state, notes = ranks.from_first(lambda: _newest_checkpoint(folder))
         state = state or TrainingState(task_fingerprint=chosen.fingerprint())
         if state.task_fingerprint != chosen.fingerprint():
             raise RunError(
                 f"{folder.path}: the prompts of task {chosen.name!r} are not those it was trained on; restore them, "
                 "or start a new run from its model"
             )
-        if state.step >= config.steps and final_model_step(folder) == state.step:
+        if state.step >= config.steps and ranks.from_first(lambda: final_model_step(folder)) == state.step:
             raise RunError(
                 f"{folder.path}: all {state.step} steps are done; give --steps with more than that to train on"
             )
-        if checkpoint and (estimator_state := read_estimator_state(checkpoint)) is not None:
-            advantages.load_state(estimator_state)
         curriculum = Curriculum(config.sampling)
-        if checkpoint and (seen := read_curriculum_state(checkpoint)) is not None:
-            curriculum.load_state(seen)
+
+        def load_states() -> None:
+            if checkpoint and (estimator_state := read_estimator_state(checkpoint)) is not None:
+                advantages.load_state(estimator_state)
+            if checkpoint and (seen := read_curriculum_state(checkpoint)) is not None:
+                curriculum.load_state(seen)
+
+        ranks.own(load_states)
         listener.loading(str(checkpoint / "model") if checkpoint else config.model)
-        policy = load_trained(config, checkpoint)
-        config, prepared = _prepare(policy, config)
+        policy = _load(config, ranks, checkpoint)
+        config, prepared = _prepare(policy, config, ranks)
         notes += prepared
-        trainer = Trainer(
-            config,
-            chosen,
-            policy,
-            folder,
-            advantages=advantages,
-            curriculum=curriculum,
-            listener=listener,
-            state=state,
+        trainer = ranks.own(
+            lambda: Trainer(
+                config,
+                chosen,
+                policy,
+                folder,
+                advantages=advantages,
+                curriculum=curriculum,
+                listener=listener,
+                state=state,
+                ranks=ranks,
+            )
         )
-        if checkpoint:
-            load_optimizer(checkpoint, trainer.optimizer)
-            if trainer.critic is not None:
-                trainer.critic.load(checkpoint)
-        folder.cut_after(state.step)
-        if config != saved:
-            atomic_write(folder.config_path, config_to_toml(config).encode())
-        if checkpoint and config.objective.beta > 0 and not policy.adapted:
-            trainer.reference = load_policy(config.model, device=config.device)
-            trainer.reference.model.requires_grad_(False)
-        else:
-            trainer.freeze_reference()
+
+        def load_training() -> None:
+            if checkpoint:
+                load_optimizer(checkpoint, trainer.optimizer)
+                if trainer.critic is not None:
+                    trainer.critic.load(checkpoint)
+            if checkpoint and config.objective.beta > 0 and not policy.adapted:
+                trainer.reference = load_policy(config.model, device=str(policy.device))
+                trainer.reference.model.requires_grad_(False)
+            else:
+                trainer.freeze_reference()
+
+        def cut() -> None:
+            folder.cut_after(state.step)
+            if config != saved:
+                atomic_write(folder.config_path, config_to_toml(config).encode())
+
+        ranks.own(load_training)
+        ranks.from_first(cut)
         _start(trainer, notes=notes)
-        return _finished(folder, config)
+        return ranks.from_first(lambda: _finished(folder, config))
+
+
+def _heard(listener: Listener | None, ranks: Ranks) -> Listener:
+    """Who is told: of several ranks' listeners the first one's."""
+    return listener if listener is not None and ranks.first else Listener()
+
+
+def _set_up(
+    config: Config, ranks: Ranks, task: Task | None, reward: RewardLike | Sequence[RewardLike] | None
+) -> tuple[Task, Advantages]:
+    """What a configuration names but for the model: checked, and the same on all ranks."""
+    ranks.require_same("options or configurations", config_to_toml(config))
+
+    def act() -> tuple[Task, Advantages]:
+        estimator = load_estimator(config)  # before the task, whose files may be large
+        check_trackers(config)
+        check_packages(config)
+        chosen = load_task(_placed(config, ranks), task, reward)
+        check_component_names(config, chosen)
+        return chosen, Advantages(estimator, config, chosen)
+
+    chosen, advantages = ranks.own(act)
+    ranks.require_same("the task's prompts", chosen.fingerprint())
+    return chosen, advantages
+
+
+def _placed(config: Config, ranks: Ranks) -> Config:
+    """With the device of this rank."""
+    if not ranks.several:
+        return config
+    return dataclasses.replace(config, device=str(own_device(config.device, ranks.local_rank)))
+
+
+def _load(config: Config, ranks: Ranks, checkpoint: Path | None = None) -> Policy:
+    """The policy on each rank's device, with the same weights on all."""
+    policy = ranks.local_first(lambda: load_trained(_placed(config, ranks), checkpoint))
+    ranks.take_from_first(policy.parameters())
+    return policy
 
 
 MAY_CHANGE = (
@@ -222,6 +305,7 @@ MAY_CHANGE = (
     "evaluation",
     "checkpoint",
     "scoring",
+    "distributed",
 )
 """What may be another value when a run goes on; with anything else it would be another run."""
 
@@ -350,18 +434,22 @@ def _create_folder(config: Config, task: Task) -> RunFolder:
     raise AssertionError("unreachable")
 
 
-def _prepare(policy: Policy, config: Config) -> tuple[Config, list[str]]:
+def _prepare(policy: Policy, config: Config, ranks: Ranks) -> tuple[Config, list[str]]:
     """Set up how the policy computes; the configuration with what was left to the machine, and notes of it."""
     policy.dtype = getattr(torch, config.dtype)
     if config.gradient_checkpointing:
         policy.checkpoint_layers()
     if config.micro_batch_tokens:
         return config, []
-    fitted = fit_micro_batch(
-        policy,
-        sampler_copy=config.rollout.sampler_dtype != "float32",
-        moments_bytes=2 if config.optimizer.optimizer_kind == "adamw_8bit" else 8,
+    found = ranks.each(
+        lambda: fit_micro_batch(
+            policy,
+            sampler_copy=config.rollout.sampler_dtype != "float32",
+            moments_bytes=2 if config.optimizer.optimizer_kind == "adamw_8bit" else 8,
+            sharers=ranks.local_size if policy.device.type == "cpu" else 1,
+        )
     )
+    fitted = min(found, key=lambda fit: fit.tokens)
     return dataclasses.replace(config, micro_batch_tokens=fitted.tokens), [str(fitted)]
 
 
@@ -383,6 +471,8 @@ def _start(trainer: Trainer, *, notes: Sequence[str]) -> None:
         f"prompts: {train} to train on, in an order shuffled anew each time round; {heldout} held out, {used} used"
     )
     notes += sampling_notes(trainer.config)
+    if trainer.ranks.several:
+        notes.append(f"{trainer.ranks.size} ranks, {trainer.config.distributed.strategy}")
     if train < trainer.config.rollout.prompts_per_step:
         notes.append(
             f"a step draws {trainer.config.rollout.prompts_per_step} prompts, so each comes more than once"

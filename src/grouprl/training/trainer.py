@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from grouprl.training.machine import peak_memory_gib, release_memory, seed_every
 from grouprl.training.measurements import CRITIC_METRICS, UPDATE_METRICS
 from grouprl.training.metrics import advantage_metrics, batch_metrics, greedy_metrics
 from grouprl.training.optimizer import make_optimizer, set_learning_rate
+from grouprl.training.ranks import Ranks
 from grouprl.training.reward_kl import Penalised, penalise
 from grouprl.training.update import UpdateResult, update
 
@@ -78,6 +80,7 @@ class Trainer:
         curriculum: What is known of the prompts, likewise.
         listener: Told what happens.
         state: Where to go on from; the optimizer's state is loaded by the caller.
+        ranks: The processes of the run, each with a trainer; by default this one alone. Rank 0 writes.
     """
 
     def __init__(
@@ -91,7 +94,11 @@ class Trainer:
         curriculum: Curriculum | None = None,
         listener: Listener | None = None,
         state: TrainingState | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
+        self.ranks = ranks or Ranks()
+        self.interrupts = Interrupts(in_windows=self.ranks.several)
+        self.ranks.window = self.interrupts.window
         self.config, self.task, self.policy, self.folder = config, task, policy, folder
         self.advantages = advantages
         self.curriculum = curriculum or Curriculum(config.sampling)
@@ -114,9 +121,14 @@ class Trainer:
             batch_tokens=config.rollout.batch_tokens,
         )
         self.collector = Collector(
-            config, task, self.engine, self.prompts, curriculum=self.curriculum, listener=self.listener
+            config,
+            task,
+            self.engine,
+            self.prompts,
+            curriculum=self.curriculum,
+            listener=self.listener,
+            ranks=self.ranks.beside,
         )
-        self.interrupts = Interrupts()
         self.saved_step = self.state.step
         self.mid_step = False
 
@@ -158,15 +170,18 @@ class Trainer:
                 self._save_before(error)
                 raise
             with suppress(Interrupted), self.interrupts.deferred():  # done: nothing is left to interrupt
-                save_final_model(
-                    self.folder, self.policy, step=self.state.step, merge=self.config.lora.lora_merge
+                self.ranks.from_first(
+                    lambda: save_final_model(
+                        self.folder, self.policy, step=self.state.step, merge=self.config.lora.lora_merge
+                    )
                 )
 
     def _save_before(self, error: BaseException) -> None:
         """Save the last whole step, if the weights are those of one; a failure to must not hide the error."""
+        together = self.ranks.all_raised(error)
         try:
-            if not self.mid_step:
-                self._checkpoint()
+            if not self.mid_step and (together or self.ranks.first):
+                self._checkpoint(alone=not together)
         except Exception as failed:
             error.add_note(f"and no checkpoint could be written ({' '.join(str(failed).split())})")
         if not isinstance(error, KeyboardInterrupt):
@@ -181,7 +196,7 @@ class Trainer:
 
     def _collect(self, step: int, clock: Clock) -> Collected:
         """Sample and score, with the weights of now."""
-        seed_everything(self.config.seed, step)
+        seed_everything(self.config.seed, step, rank=self.ranks.rank)
         self.engine.take_weights(self.policy)
         return self.collector.collect(step=step, position=self.state.position, clock=clock)
 
@@ -193,11 +208,12 @@ class Trainer:
         greedy = None
         if self.advantages.needs_greedy:
             greedy = self.collector.greedy(groups, step=step, clock=clock)
-        penalised = penalise(scores, groups, self.policy, self.reference, self.config)
+        penalised = penalise(scores, groups, self.policy, self.reference, self.config, self.ranks)
         if self.critic is None:
-            estimated = self.advantages(Batch.of(groups, penalised.scores, greedy), step=step)
+            data = Batch.of(groups, penalised.scores, greedy)
+            estimated = self.ranks.from_first(lambda: self.advantages(data, step=step))
             return EstimatedBatch(collected, penalised, estimated, greedy)
-        targets = self.critic.targets(groups, penalised.scores)
+        targets = self.critic.targets(groups, penalised.scores, self.ranks)
         clock.lap("critic")
         estimated = Result(targets.means, {"value": targets.first_values})
         return EstimatedBatch(collected, penalised, estimated, greedy, targets)
@@ -227,13 +243,25 @@ class Trainer:
                     targets=batch.targets,
                     before_step=weights_change,
                     progress=lambda done, total: self.listener.stage("train", done, total),
+                    ranks=self.ranks,
                 )
                 if groups
                 else UpdateResult([])
             )
             weights_change()  # also where the update was skipped: the records of a step belong together
             clock.lap("train")
-            self._record(step, self._metrics(step, lr, batch, result, clock), batch, result)
+            metrics = self._metrics(step, lr, batch, result, clock)
+            rows: dict[str, Sequence[Any]] = {}  # of rank 0
+
+            def record() -> TrainingState:
+                state, made = self._record(step, metrics, batch, result)
+                rows.update(made)
+                return state
+
+            self.state = self.ranks.from_first(record)
+            self.curriculum.commit()
+            self.mid_step = False
+            self.ranks.from_first(lambda: self._tell(step, metrics, rows, batch, result))
 
     def _metrics(
         self,
@@ -273,7 +301,7 @@ class Trainer:
             "train_tokens_per_s": result.tokens / clock.seconds["train"],
             **{f"seconds_{name}": seconds for name, seconds in clock.seconds.items()},
             "seconds_step": clock.total(),
-            "peak_memory_gib": peak_memory_gib(self.policy.device),
+            "peak_memory_gib": max(self.ranks.each(lambda: peak_memory_gib(self.policy.device))),
             **batch.penalised.metrics,
         }
 
@@ -283,7 +311,8 @@ class Trainer:
         metrics: dict[str, Any],
         batch: EstimatedBatch,
         result: UpdateResult,
-    ) -> None:
+    ) -> tuple[TrainingState, Mapping[str, Sequence[Any]]]:
+        """Write down a step that is done; gives where the run stands then."""
         collected = batch.recorded
         rows = rollout_rows(
             step,
@@ -306,18 +335,27 @@ class Trainer:
         append_jsonl(self.folder.metrics_path, metrics)
         learned = metrics["groups_with_advantage_share"] > 0
         self.advantages.commit()
-        self.curriculum.commit()
-        self.state = replace(
+        state = replace(
             self.state,
             step=step,
             position=collected.position,
             steps_without_spread=0 if learned else self.state.steps_without_spread + 1,
         )
-        self.mid_step = False
+        return state, rows
+
+    def _tell(
+        self,
+        step: int,
+        metrics: dict[str, Any],
+        rows: Mapping[str, Sequence[Any]],
+        batch: EstimatedBatch,
+        result: UpdateResult,
+    ) -> None:
+        """Let the listener hear of a step that is recorded."""
         self.listener.stepped(metrics, rows)
         diagnosis = diagnose(
             metrics,
-            collected,
+            batch.recorded,
             self.advantages,
             self.config,
             steps_without_spread=self.state.steps_without_spread,
@@ -329,9 +367,9 @@ class Trainer:
         config, step = self.config, self.state.step
         every = config.evaluation.eval_every
         due = step in (0, config.steps) or (every and step % every == 0)
-        if not self.heldout or not due or step in {e.get("step") for e in self.folder.evaluations()}:
+        if not self.heldout or not due or self.ranks.from_first(lambda: self._evaluated(step)):
             return
-        seed_everything(config.seed, step)
+        seed_everything(config.seed, step, rank=self.ranks.rank)
         self.engine.take_weights(self.policy)
         evaluation = evaluate(
             self.engine,
@@ -342,31 +380,38 @@ class Trainer:
             seed=config.seed,
             on_reward_error=config.on_reward_error,
             progress=lambda done, total: self.listener.stage("evaluation", done, total),
+            ranks=self.ranks,
         )
         release_memory()  # many small pieces, between which training would not fit
         record = {"step": step, **evaluation.record}
         with self.interrupts.deferred():
-            append_jsonl(self.folder.evaluations_path, record)
-        self.listener.evaluated(record)
+            self.ranks.from_first(lambda: append_jsonl(self.folder.evaluations_path, record))
+        self.ranks.from_first(lambda: self.listener.evaluated(record))
 
-    def _checkpoint(self) -> None:
-        """Save the last whole step, unless it is saved already."""
+    def _evaluated(self, step: int) -> bool:
+        return step in {e.get("step") for e in self.folder.evaluations()}
+
+    def _checkpoint(self, *, alone: bool = False) -> None:
+        """Save the last whole step, unless it is saved already; `alone` without a word to the other ranks."""
         if self.state.step == self.saved_step:
             return
         self.listener.stage("checkpoint", 0, 1)
         with self.interrupts.deferred():
-            path = save_checkpoint(
-                self.folder,
-                self.policy,
-                self.optimizer,
-                self.state,
-                estimator_state=self.advantages.state,
-                curriculum_state=self.curriculum.state,
-                critic=self.critic,
-                keep=self.config.checkpoint.checkpoint_keep,
-            )
+            path = self._save() if alone else self.ranks.from_first(self._save)
             self.saved_step = self.state.step
             self.listener.checkpointed(self.state.step, path)
+
+    def _save(self) -> Path:
+        return save_checkpoint(
+            self.folder,
+            self.policy,
+            self.optimizer,
+            self.state,
+            estimator_state=self.advantages.state,
+            curriculum_state=self.curriculum.state,
+            critic=self.critic,
+            keep=self.config.checkpoint.checkpoint_keep,
+        )
 
     def _encode(self, prompts: Sequence[Any]) -> list[EncodedPrompt]:
         return self.policy.encode_prompts(

@@ -19,7 +19,8 @@ from grouprl.training.critic import Critic, Targets
 from grouprl.training.measurements import Measurements
 from grouprl.training.minibatches import MicroBatch, MiniBatch, plan_mini_batches
 from grouprl.training.objective import correction_of, loss_options
-from grouprl.training.optimizer import clip_gradient
+from grouprl.training.optimizer import clip_gradient, whole_gradient
+from grouprl.training.ranks import Ranks
 from grouprl.types import Group
 
 
@@ -62,6 +63,7 @@ def update(
     targets: Targets | None = None,
     before_step: Callable[[], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    ranks: Ranks | None = None,
 ) -> UpdateResult:
     """Train on one batch of groups: `updates_per_rollout` passes of `mini_batches` optimizer steps.
 
@@ -85,10 +87,12 @@ def update(
         targets: What `critic.targets` gave for the batch: advantages by token, in place of `advantages`.
         before_step: Called before each optimizer step, that is before the weights change.
         progress: Called with (micro-batches done, micro-batches to do).
+        ranks: Over which each mini-batch is dealt out; gradient, metrics and log-probs are those of the whole, on every
+            rank. All are given the same batch. By default this process alone.
     """
-    objective = config.objective
+    objective, ranks = config.objective, ranks or Ranks()
     signal = advantages if critic is None else torch.ones(len(scored))
-    planned = plan_mini_batches(policy, groups, signal, scored, config)
+    planned = plan_mini_batches(policy, groups, signal, scored, config, ranks)
     mini_batches = [mini for mini in planned if mini.trainable]
     result = UpdateResult(
         trainer_logprobs_mean=[None] * len(scored),
@@ -100,18 +104,25 @@ def update(
 
     reference = reference if objective.kl_in == "loss" else None
     run = _Run(policy, config, advantages, reference=reference, critic=critic, targets=targets)
-    run.remember_logprobs(micro for mini in mini_batches[1:] for micro in mini.micro_batches)
+    ranks.own(lambda: run.remember_logprobs([m for mini in mini_batches[1:] for m in mini.micro_batches]))
+    trained = [*policy.parameters(), *(critic.parameters() if critic is not None else ())]
     to_do = objective.updates_per_rollout * sum(len(mini.micro_batches) for mini in mini_batches)
     steps = [(n, mini) for n in range(objective.updates_per_rollout) for mini in mini_batches]
-    done = 0
+    done = tokens = 0
     for number, (pass_number, mini) in enumerate(steps, start=1):
         optimizer.zero_grad(set_to_none=True)
-        for micro in mini.micro_batches:
-            run.accumulate(micro, mini.denominator, first_pass=pass_number == 0)
-            result.tokens += micro.rows.tokens
-            done += 1
-            if progress is not None:
-                progress(done, to_do)
+
+        def accumulate(mini: MiniBatch = mini, pass_number: int = pass_number) -> None:
+            nonlocal done, tokens
+            for micro in mini.micro_batches:
+                run.accumulate(micro, mini.denominator, first_pass=pass_number == 0)
+                tokens += micro.rows.tokens
+                done += 1
+                if progress is not None:
+                    progress(done, to_do)
+
+        ranks.own(accumulate)
+        ranks.sum_(whole_gradient(trained))
         result.grad_norm = clip_gradient(policy.parameters(), config.optimizer.max_grad_norm)
         if critic is not None:
             clip_gradient(critic.parameters(), config.optimizer.max_grad_norm)
@@ -126,8 +137,10 @@ def update(
         optimizer.step()
         result.updates += 1
     optimizer.zero_grad(set_to_none=True)
-    result.trainer_logprobs_mean = run.measured.logprob_means(len(scored))
-    result.metrics = {**run.measured.summary(updates=number), **_counts(planned, config)}
+    result.tokens = sum(ranks.each(lambda: tokens))
+    measured = Measurements.together(ranks.each(run.measured.on_host)) if ranks.several else run.measured
+    result.trainer_logprobs_mean = measured.logprob_means(len(scored))
+    result.metrics = {**measured.summary(updates=number), **_counts(planned, config)}
     return result
 
 

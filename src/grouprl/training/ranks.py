@@ -1,0 +1,391 @@
+"""Several processes as one run, as torchrun starts them: who is who, how they agree, and how one's error ends all.
+
+Every rank runs the whole loop. What is dealt out (sampling, scoring, forward and backward) is put together again before
+anything is decided, so that all ranks decide alike, on the whole batch. What leaves a trace (files, display, trackers)
+is done by rank 0.
+
+A stretch of work of one's own stands inside `each`, `own` or `from_first`, after which the ranks tell one another how
+it went: an error or a signal on one of them is raised on all, at the same place, and none is left waiting. A rank that
+dies without a word is noticed by its broken connections (`LostRank`). On one process all of this is a plain call.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from grouprl import errors
+from grouprl.errors import ConfigError, GrouprlError, RewardError, RunError
+from grouprl.training.config import Config
+from grouprl.training.interrupts import Interrupted
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+T = TypeVar("T")
+
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""What torchrun tells each process; where one of them is missing, a process is alone."""
+
+BUCKET_ELEMENTS = 2**24
+"""Numbers that are added up over the ranks in one piece (64 MiB in float32)."""
+
+
+class LostRank(RunError):  # noqa: N818  (reads better where it is caught)
+    """The connection to another rank broke: it died, or did not answer in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong on one rank, in words that travel.
+
+    Args:
+        kind: The error's class.
+        message: On one line.
+        interrupted: Whether it was asked to stop.
+    """
+
+    kind: str
+    message: str
+    interrupted: bool
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        return cls(type(error).__name__, " ".join(str(error).split()), isinstance(error, KeyboardInterrupt))
+
+    def as_error(self, rank: int) -> GrouprlError:
+        """The same error as another rank raises it: of the same class, where it is one of ours."""
+        known = getattr(errors, self.kind, None)
+        error: GrouprlError
+        if known is errors.RewardUnavailable:
+            error = RewardError(f"rank {rank}: {self.message}")
+        elif isinstance(known, type) and issubclass(known, GrouprlError):
+            error = known(f"rank {rank}: {self.message}")
+        else:
+            error = RunError(f"rank {rank}: {self.kind}: {self.message}")
+        error.of_rank = rank
+        return error
+
+
+@dataclass(slots=True)
+class History:
+    """What has gone wrong so far.
+
+    Args:
+        lost: The connection broke.
+        agreed: The error that all ranks raised at the same place.
+    """
+
+    lost: LostRank | None = None
+    agreed: BaseException | None = None
+
+
+class Ranks:
+    """This process among the others.
+
+    Args:
+        rank: From 0; rank 0 writes.
+        size: How many there are.
+        local_rank: From 0, on this machine.
+        local_size: How many share this machine.
+        control: A gloo process group for what is no tensor; None on one process.
+        beside: A second gloo process group, see the property.
+    """
+
+    def __init__(
+        self,
+        rank: int = 0,
+        size: int = 1,
+        *,
+        local_rank: int = 0,
+        local_size: int = 1,
+        control: ProcessGroup | None = None,
+        beside: ProcessGroup | None = None,
+    ) -> None:
+        self.rank, self.size = rank, size
+        self.local_rank, self.local_size = local_rank, local_size
+        self.window: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Within it a signal may raise at once: no other rank waits for this one in the middle of it."""
+        self._control = control
+        self._history = History()
+        self._beside: Ranks | None = None
+        if beside is not None:
+            self._beside = Ranks(rank, size, local_rank=local_rank, local_size=local_size, control=beside)
+            self._beside.window = lambda: self.window()
+            self._beside._history = self._history
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the rank that writes."""
+        return self.rank == 0
+
+    @property
+    def several(self) -> bool:
+        """Whether there are others."""
+        return self.size > 1
+
+    def all_raised(self, error: BaseException) -> bool:
+        """Whether every rank raised along with this error, so that they can still do something together."""
+        return not self.several or (self._history.lost is None and error is self._history.agreed)
+
+    @property
+    def beside(self) -> Ranks:
+        """The same ranks over a connection of their own: for collecting, which may happen in another thread than
+        training. Messages over one connection must come in the same order on all ranks."""
+        return self._beside or self
+
+    def share(self, count: int) -> range:
+        """This rank's part of `count` things in order: contiguous, uneven by one at most, maybe none.
+
+        >>> [Ranks(rank, 3).share(4) for rank in range(3)]
+        [range(0, 1), range(1, 2), range(2, 4)]
+        """
+        return range(count * self.rank // self.size, count * (self.rank + 1) // self.size)
+
+    def each(self, act: Callable[[], T]) -> list[T]:
+        """`act()` on every rank; what each gave, in the order of the ranks.
+
+        Raises:
+            Interrupted: A rank was asked to stop.
+            Exception: What `act` raised here; else, as the same class and with its number, what it raised on another.
+            LostRank: A rank died, or did not answer in time.
+        """
+        if not self.several:
+            return [act()]
+        value, error = None, None
+        try:
+            with self.window():
+                value = act()
+                told = pickle.dumps((None, value))
+        except BaseException as raised:
+            error = raised
+            told = pickle.dumps((Failure.of(raised), None))
+        answers: list[Any] = [None] * self.size
+        self._reach(lambda: dist.all_gather_object(answers, told, group=self._control))
+        found = [pickle.loads(answer) for answer in answers]  # noqa: S301  (of this run's own ranks)
+        self._raise_alike({rank: failure for rank, (failure, _) in enumerate(found) if failure}, error)
+        given: list[T] = [theirs for _, theirs in found]
+        given[self.rank] = value  # type: ignore[assignment]
+        return given
+
+    def own(self, act: Callable[[], T]) -> T:
+        """`act()` on every rank; each keeps what it made, and an error is raised on all. See `each`."""
+        made: list[T] = []
+        self.each(lambda: made.append(act()))
+        return made[0]
+
+    def from_first(self, act: Callable[[], T]) -> T:
+        """`act()` on rank 0 alone; all get what it gave, or its error. See `each`."""
+        if not self.several:
+            return act()
+        value, error, told = None, None, b""
+        if self.first:
+            try:
+                with self.window():
+                    value = act()
+                    told = pickle.dumps((None, value))
+            except BaseException as raised:
+                error = raised
+                told = pickle.dumps((Failure.of(raised), None))
+        answer = [told]
+        self._reach(lambda: dist.broadcast_object_list(answer, src=0, group=self._control))
+        failure, theirs = pickle.loads(answer[0])  # noqa: S301  (of this run's own ranks)
+        self._raise_alike({0: failure} if failure else {}, error)
+        return value if self.first else theirs  # type: ignore[return-value]
+
+    def local_first(self, act: Callable[[], T]) -> T:
+        """`own`, on the first rank of each machine before the others: they find the cache that it filled."""
+        made = self.own(lambda: act() if self.local_rank == 0 else None)
+        made = self.own(lambda: made if self.local_rank == 0 else act())
+        return made  # type: ignore[return-value]
+
+    def require_same(self, what: str, value: str) -> None:
+        """Nothing, where every rank has the same.
+
+        Raises:
+            ConfigError: On all; it names the first rank that differs.
+        """
+        found = self.each(lambda: value)
+        other = next((rank for rank, theirs in enumerate(found) if theirs != found[0]), None)
+        if other is not None:
+            error = ConfigError(
+                f"rank {other}: {what} differ from those of rank 0, expected the same on all; give every rank the same "
+                "options and files"
+            )
+            error.of_rank = None if self.first else 0
+            self._history.agreed = error
+            raise error
+
+    @torch.no_grad()
+    def sum_(self, tensors: Sequence[Tensor]) -> None:
+        """Add tensors up over the ranks, in place; all ranks get the same bits.
+
+        Args:
+            tensors: The same shapes and types on every rank, on this rank's device.
+        """
+        if self.several:
+            for bucket in _buckets(tensors):
+                flat = torch.cat([x.flatten() for x in bucket])
+                self._reach(partial(dist.all_reduce, flat))
+                torch._foreach_copy_(
+                    list(bucket),
+                    [p.view_as(x) for p, x in zip(flat.split([x.numel() for x in bucket]), bucket)],
+                )
+
+    @torch.no_grad()
+    def take_from_first(self, tensors: Sequence[Tensor]) -> None:
+        """Overwrite tensors with those of rank 0."""
+        if self.several:
+            for tensor in tensors:
+                self._reach(partial(dist.broadcast, tensor, src=0))
+
+    def _raise_alike(self, failures: dict[int, Failure], error: BaseException | None) -> None:
+        """What all raise, where one of them failed."""
+        if not failures:
+            return
+        rank, failure = next(iter(failures.items()))
+        chosen: BaseException
+        if any(f.interrupted for f in failures.values()):
+            chosen = error if isinstance(error, KeyboardInterrupt) else Interrupted()
+        else:
+            chosen = failure.as_error(rank) if error is None else error
+        self._history.agreed = chosen
+        raise chosen
+
+    def _reach(self, exchange: Callable[[], object]) -> None:
+        """An exchange with the others; one that breaks off is the last."""
+        if self._history.lost is not None:
+            raise self._history.lost
+        try:
+            exchange()
+        except RuntimeError as error:
+            self._history.lost = LostRank(
+                f"rank {self.rank}: the connection to another rank broke ({_one_line(error)}): one of the "
+                f"{self.size} died or gave no answer; look for its message above"
+            )
+            raise self._history.lost from error
+
+
+@contextmanager
+def joined(config: Config) -> Iterator[Ranks]:
+    """Meet the other ranks that torchrun started, until the end of the block. A process without torchrun is alone.
+
+    With a default process group already there (your own script made it) that one is used, and left.
+
+    Raises:
+        ConfigError: The device is not one that several ranks can have.
+        RunError: The others were not met in time.
+    """
+    from_outside = dist.is_available() and dist.is_initialized()
+    launch = _launch()
+    if not from_outside and launch is None:
+        yield Ranks()
+        return
+    local_rank, local_size = (0, 1) if launch is None else (launch["LOCAL_RANK"], launch["LOCAL_WORLD_SIZE"])
+    device = own_device(config.device, local_rank)
+    timeout = timedelta(seconds=config.distributed.distributed_timeout_s)
+    if not from_outside:
+        _meet(device, timeout)
+    try:
+        control, beside = (dist.new_group(backend="gloo", timeout=timeout) for _ in range(2))
+        yield Ranks(
+            dist.get_rank(),
+            dist.get_world_size(),
+            local_rank=local_rank,
+            local_size=local_size,
+            control=control,
+            beside=beside,
+        )
+    finally:
+        if not from_outside:
+            with suppress(RuntimeError):  # of ranks that have gone
+                dist.destroy_process_group()
+
+
+def own_device(name: str, local_rank: int) -> torch.device:
+    """A rank's device: the CPU, or a CUDA device of its own.
+
+    Raises:
+        ConfigError: One device was named for all ranks, or there are fewer devices than ranks.
+    """
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if name not in ("auto", "cuda"):
+        raise ConfigError(
+            f"device {name!r} on several ranks, expected 'auto', 'cpu' or 'cuda': each rank takes a device of its own"
+        )
+    count = torch.cuda.device_count()
+    if local_rank >= count:
+        raise ConfigError(
+            f"device {name!r}: rank {local_rank} of this machine has no CUDA device ({count} are here); give torchrun "
+            f"--nproc-per-node {max(count, 1)}"
+        )
+    return torch.device("cuda", local_rank)
+
+
+def launched_rank() -> int:
+    """The rank that torchrun gave this process; 0 without torchrun."""
+    launch = _launch()
+    return 0 if launch is None else launch["RANK"]
+
+
+def _launch() -> dict[str, int] | None:
+    if not all(os.environ.get(name) for name in VARIABLES):
+        return None
+    try:
+        found = {name: int(os.environ[name]) for name in ("RANK", "WORLD_SIZE")}
+        found["LOCAL_RANK"] = int(os.environ.get("LOCAL_RANK", found["RANK"]))
+        found["LOCAL_WORLD_SIZE"] = int(os.environ.get("LOCAL_WORLD_SIZE", found["WORLD_SIZE"]))
+    except ValueError as error:
+        raise ConfigError(
+            f"environment: RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE must be whole numbers ({error}); "
+            "start with torchrun, which sets them"
+        ) from error
+    return found
+
+
+def _meet(device: torch.device, timeout: timedelta) -> None:
+    where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
+    on_cuda = device.type == "cuda"
+    if on_cuda:
+        torch.cuda.set_device(device)
+    try:
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if on_cuda else "gloo",
+            timeout=timeout,
+            device_id=device if on_cuda else None,
+        )
+    except (RuntimeError, ValueError) as error:
+        raise RunError(
+            f"rank {rank} of {size}: did not meet the others at {where} within {timeout.total_seconds():g} s "
+            f"({_one_line(error)}); start all of them with the same torchrun command"
+        ) from error
+
+
+def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """In order, those of one type together, up to `BUCKET_ELEMENTS`."""
+    bucket: list[Tensor] = []
+    for tensor in tensors:
+        full = sum(x.numel() for x in bucket) + tensor.numel() > BUCKET_ELEMENTS
+        if bucket and (full or tensor.dtype != bucket[0].dtype):
+            yield bucket
+            bucket = []
+        bucket.append(tensor)
+    if bucket:
+        yield bucket
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= 160 else text[:157] + "…"
