@@ -32,14 +32,21 @@ class Case:
 def run(cases: Sequence[Case]) -> list[list[Any]]:
     """What each case gave on each rank."""
     world = len(cases[0].shares)
+    ranks = start(Path(__file__), world, cases=[(case.call, case.shares, case.options) for case in cases])
+    return [list(case) for case in zip(*ranks, strict=True)]
+
+
+def start(script: Path, world: int, *arguments: str, cases: Any = None) -> list[Any]:
+    """What each rank of a script wrote into `results<rank>` of the folder that it is given, with its rank, the number
+    of ranks and further arguments; `cases` lie there for it."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "cases").write_bytes(
-            pickle.dumps([(case.call, case.shares, case.options) for case in cases])
-        )
+        (folder / "cases").write_bytes(pickle.dumps(cases))
         processes = [
             subprocess.Popen(
-                [sys.executable, __file__, name, str(rank), str(world)], stderr=subprocess.PIPE, text=True
+                [sys.executable, str(script), name, str(rank), str(world), *arguments],
+                stderr=subprocess.PIPE,
+                text=True,
             )
             for rank in range(world)
         ]
@@ -49,8 +56,7 @@ def run(cases: Sequence[Case]) -> list[list[Any]]:
             for process in processes:
                 process.kill()
         assert not any(process.returncode for process in processes), "\n".join(errors)
-        ranks = [pickle.loads((folder / f"results{rank}").read_bytes()) for rank in range(world)]
-    return [list(case) for case in zip(*ranks, strict=True)]
+        return [pickle.loads((folder / f"results{rank}").read_bytes()) for rank in range(world)]
 
 
 def main(folder: Path, rank: int, world: int) -> None:

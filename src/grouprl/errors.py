@@ -6,6 +6,7 @@
     ├── TaskError          (ValueError)    a prompt file, a prompt, an answer
     ├── ModelError         (ValueError)    a model that cannot be loaded, a prompt that does not fit it
     ├── RunError           (RuntimeError)  a run folder or checkpoint that cannot be used
+    │   └── LostRank                         another process of the run died
     ├── RewardError        (RuntimeError)  a reward function that raised or returned the wrong thing
     │   └── RewardUnavailable                what scores completions could not be reached
     ├── EstimatorError     (RuntimeError)  an advantage estimator that did so during a run
@@ -46,6 +47,10 @@ class ModelError(GrouprlError, ValueError):
 
 class RunError(GrouprlError, RuntimeError):
     """A run folder or a checkpoint cannot be used."""
+
+
+class LostRank(RunError):  # noqa: N818  (reads better where it is caught)
+    """The connection to another rank of the run broke: it died, or did not answer in time."""
 
 
 class RewardError(GrouprlError, RuntimeError):

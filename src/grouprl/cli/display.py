@@ -71,10 +71,16 @@ class SteadyConsole(Console):
 
 
 class Display(Listener):
-    """A listener that prints. Off a terminal it writes plain lines and no bar."""
+    """A listener that prints. Off a terminal it writes plain lines and no bar.
 
-    def __init__(self, console: Console | None = None) -> None:
-        self.console = console or SteadyConsole(markup=False, highlight=False, emoji=False)
+    Args:
+        console: Where to.
+        shown: False for one rank of several that is not the first: it prints nothing.
+    """
+
+    def __init__(self, console: Console | None = None, *, shown: bool = True) -> None:
+        self.shown = shown
+        self.console = console or SteadyConsole(markup=False, highlight=False, emoji=False, quiet=not shown)
         self.path: Path | None = None
         self.saved_step = 0
         self._config: Config | None = None
@@ -86,7 +92,7 @@ class Display(Listener):
         self._quiet_since = time.monotonic()
 
     def __enter__(self) -> Display:
-        if self.console.is_terminal:
+        if self.shown and self.console.is_terminal:
             self._progress = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=24),

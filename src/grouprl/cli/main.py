@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from grouprl.errors import EstimatorError, GrouprlError, RewardError
+from grouprl.errors import EstimatorError, GrouprlError, LostRank, RewardError
 
 USAGE = """usage: grouprl COMMAND [OPTIONS]
 
@@ -60,9 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 code=2,
             )
         return command(given[1:])
-    except (RewardError, EstimatorError) as error:
-        return _fail(str(error), code=1, notes=error)
+    except (RewardError, EstimatorError, LostRank) as error:
+        return 1 if error.of_rank is not None else _fail(str(error), code=1, notes=error)
     except GrouprlError as error:
+        if error.of_rank is not None:  # that rank says it
+            return 2
         return _fail(str(error), code=2, notes=error)
     except ModuleNotFoundError as error:
         return _fail(f"{error.name} is not installed; pip install 'grouprl[train]'", code=2)

@@ -20,6 +20,7 @@ from grouprl.errors import ConfigError, GrouprlError, RewardError
 from grouprl.records import RunFolder
 from grouprl.report import safe_text, write_report
 from grouprl.training import Config, config_from_dict, read_config, resume, train
+from grouprl.training.ranks import launched_rank
 
 DESCRIPTION = """Train a language model with GRPO: for each prompt the policy samples a group of completions, a reward
 scores each, and the policy moves towards those that scored above their own group.
@@ -66,7 +67,7 @@ def train_command(arguments: Sequence[str]) -> int:
         raise ConfigError(
             "grouprl train: --recipe and --resume, expected one; a run has its own configuration"
         )
-    display = Display()
+    display = Display(shown=launched_rank() == 0)
     if given.resume is not None:
         folder = RunFolder.open(given.resume)
         saved = config_from_dict(folder.config(), where=str(folder.config_path))
@@ -90,7 +91,8 @@ def train_command(arguments: Sequence[str]) -> int:
                 return _interrupted(display, stop)
             except SystemExit as stop:
                 raise _exited(stop) from stop
-    _conclude(run.path, display)
+    if display.shown:
+        _conclude(run.path, display)
     return 0
 
 
@@ -160,6 +162,8 @@ def _exited(stop: SystemExit) -> RewardError:
 
 
 def _interrupted(display: Display, stop: KeyboardInterrupt) -> int:
+    if not display.shown:
+        return 130
     if display.path is None:
         said = "stopped before the run began"
     else:

@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from grouprl import errors
-from grouprl.errors import ConfigError, GrouprlError, RewardError, RunError
+from grouprl.errors import ConfigError, GrouprlError, LostRank, RewardError, RunError
 from grouprl.training.config import Config
 from grouprl.training.interrupts import Interrupted
 
@@ -39,10 +39,6 @@ VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 BUCKET_ELEMENTS = 2**24
 """Numbers that are added up over the ranks in one piece (64 MiB in float32)."""
-
-
-class LostRank(RunError):  # noqa: N818  (reads better where it is caught)
-    """The connection to another rank broke: it died, or did not answer in time."""
 
 
 @dataclass(frozen=True, slots=True)

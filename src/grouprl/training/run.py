@@ -434,13 +434,14 @@ def _create_folder(config: Config, task: Task) -> RunFolder:
     raise AssertionError("unreachable")
 
 
-def _prepare(policy: Policy, config: Config, ranks: Ranks) -> tuple[Config, list[str]]:
+def _prepare(policy: Policy, config: Config, ranks: Ranks | None = None) -> tuple[Config, list[str]]:
     """Set up how the policy computes; the configuration with what was left to the machine, and notes of it."""
     policy.dtype = getattr(torch, config.dtype)
     if config.gradient_checkpointing:
         policy.checkpoint_layers()
     if config.micro_batch_tokens:
         return config, []
+    ranks = ranks or Ranks()
     found = ranks.each(
         lambda: fit_micro_batch(
             policy,

@@ -1,0 +1,141 @@
+"""Whole runs under torchrun: what one process gives, and what a rank that dies, raises or is stopped leaves."""
+
+import shutil
+import sys
+
+import launch
+import polars as pl
+import pytest
+import torch
+from runs import timeless, weights
+
+from grouprl.records import RunFolder
+from grouprl.training import config_from_dict, resume, train
+from grouprl.training.config import config_to_toml
+
+REWARD = '''
+import os, signal, sys
+
+CALLS = 0
+
+
+def lowercase(completions):
+    """Share of lower-case letters. Rank 1 misbehaves at its seventh call, if it was told to."""
+    global CALLS
+    CALLS += 1
+    if CALLS == 7 and os.environ.get("RANK") == "1":
+        match os.environ.get("MISBEHAVE"):
+            case "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "raise":
+                raise ValueError("what a pity")
+            case "be stopped":
+                os.kill(os.getpid(), signal.SIGTERM)
+    return [sum(c.islower() for c in text) / max(len(text), 1) for text in completions]
+'''
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, tiny_model):
+    """A folder with a configuration: three prompts on two ranks are uneven shares; greedy completions, fresh draws."""
+    folder = tmp_path_factory.mktemp("ranks")
+    (folder / "reward.py").write_text(REWARD)
+    config = config_from_dict(
+        {
+            "model": str(tiny_model),
+            "reward": [f"{folder}/reward.py:lowercase"],
+            "steps": 4,
+            "device": "cpu",
+            "micro_batch_tokens": 200,
+            "record_tokens": True,
+            "rollout": {"group_size": 4, "prompts_per_step": 3, "max_new_tokens": 6},
+            "sampling": {"max_sampling_rounds": 2},
+            "advantage": {"estimator": "remax"},
+            "optimizer": {"lr": 1e-3},
+            "evaluation": {"eval_prompts": 3, "eval_samples": 2},
+            "checkpoint": {"checkpoint_every": 1},
+        }
+    )
+    (folder / "config.toml").write_text(config_to_toml(config))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(place):
+    path = list(sys.path)
+    yield train(config_from_dict({**RunFolder(place).config(), "output_dir": str(place / "alone")}))
+    sys.path[:] = path
+
+
+def agree(path, alone):
+    """The records of one process: the same completions, and numbers as near as rounding allows."""
+    run = RunFolder(path)
+    assert run.rollout_steps() == [1, 2, 3, 4]
+    for step in run.rollout_steps():
+        mine, theirs = (pl.read_parquet(RunFolder(r).rollouts_path(step)) for r in (path, alone.path))
+        assert mine.columns == theirs.columns
+        for name in mine.columns:
+            if mine[name].dtype == pl.Float64:
+                assert mine[name].to_list() == pytest.approx(theirs[name].to_list(), rel=1e-4, abs=1e-5), name
+            elif mine[name].dtype != pl.List(pl.Float64) and mine[name].dtype != pl.List(pl.Float32):
+                assert mine[name].to_list() == theirs[name].to_list(), name
+    for mine, theirs in zip(timeless(run.metrics()), timeless(alone.metrics), strict=True):
+        assert mine.keys() == theirs.keys()
+        for name, value in theirs.items():
+            assert mine[name] == pytest.approx(value, rel=1e-3, abs=1e-5), name
+    for mine, theirs in zip(timeless(run.evaluations()), timeless(alone.evaluations), strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-4, abs=1e-6)
+    left, right = weights(run.model_dir), weights(alone.model_dir)
+    assert left.keys() == right.keys()
+    for name, weight in right.items():
+        torch.testing.assert_close(left[name], weight, rtol=1e-4, atol=2e-5, msg=name)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_run_on_several_ranks_is_the_run_of_one(place, alone, size):
+    """On four ranks one has no prompt to sample for."""
+    name = f"on-{size}"
+    done = launch.torchrun(size, ["train", "config.toml", "--output-dir", name], cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("step  reward") == 1  # rank 0 alone shows the run
+    assert f"{size} ranks, ddp" in done.stdout
+    agree(place / name, alone)
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("die", "the connection to another rank broke"),
+        ("raise", "raised ValueError: what a pity"),
+        ("be stopped", "stopped after step"),
+    ],
+)
+def test_a_rank_that_ends_early_ends_the_others_and_the_run_goes_on_alone(place, alone, what, said):
+    name = what.replace(" ", "-")
+    done = launch.torchrun(
+        2, ["train", "config.toml", "--output-dir", name], cwd=place, env={"MISBEHAVE": what}
+    )
+    assert done.returncode != 0
+    lines = [line for line in done.stderr.splitlines() if line.startswith("grouprl: ")]
+    assert len(lines) == 1, done.stderr  # once, whichever rank says it
+    assert said in lines[0]
+    assert f"--resume {name}" in done.stderr
+    assert RunFolder(place / name).checkpoints()
+    again = resume(place / name)
+    assert [m["step"] for m in again.metrics] == [1, 2, 3, 4]
+    agree(place / name, alone)
+    shutil.rmtree(place / name)
+
+
+def test_options_that_differ_between_ranks_are_refused(place):
+    """Each rank reads the file that stands where it runs."""
+    script = place / "own.py"
+    script.write_text(
+        "import os\nfrom grouprl.training import train\n"
+        f"train({{'model': {str(RunFolder(place).config()['model'])!r}, 'steps': 1 + int(os.environ['RANK']), "
+        "'device': 'cpu', 'output_dir': 'differ'})\n"
+    )
+    done = launch.torchrun_script(2, script, cwd=place)
+    assert done.returncode != 0
+    assert "rank 1: options or configurations differ from those of rank 0" in done.stderr
+    assert not (place / "differ").exists()

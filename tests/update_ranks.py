@@ -1,0 +1,156 @@
+"""The same updates on one process and on several: every rank runs every case, and says what came of it.
+
+    alone = [outcome(case, Ranks()) for case in CASES]
+    together = on_ranks(2)                                      together[rank][case]
+
+As a script this is one rank.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import tiny
+import torch
+from ranks import start
+from updates import GROUPS, config
+
+from grouprl.policy import Policy
+from grouprl.tasks import Scores
+from grouprl.training import Config
+from grouprl.training.critic import Critic
+from grouprl.training.optimizer import make_optimizer
+from grouprl.training.ranks import Ranks, joined
+from grouprl.training.reward_kl import penalise
+from grouprl.training.update import UpdateResult, update
+
+TIMEOUT_S = 60
+SPREAD = (1.2, -0.7, -0.5, 0.3, 0.2, -0.5, -1.0, 0.4, 0.6)
+
+
+@dataclass(frozen=True)
+class Case:
+    """An update on replayed completions.
+
+    Args:
+        name: For messages.
+        advantages: Of `updates.GROUPS`' nine completions in their three groups.
+        sections: Of the configuration.
+        family: Of the model.
+        critic: Whether there is one.
+        ddp_only: Whether fsdp refuses it.
+    """
+
+    name: str
+    advantages: tuple[float, ...] = SPREAD
+    sections: dict[str, Any] = field(default_factory=dict)
+    family: str = "llama"
+    critic: bool = False
+    ddp_only: bool = False
+
+
+NAN = float("nan")
+CASES = [
+    Case("plain"),
+    Case("clipped", sections={"optimizer": {"max_grad_norm": 0.1}}),
+    Case(
+        "by tokens, a completion at a time",
+        sections={"objective": {"aggregation": "token_mean"}, "micro_batch_tokens": 1},
+    ),
+    Case(
+        "four updates",
+        sections={"objective": {"mini_batches": 2, "updates_per_rollout": 2, "correction": "truncated"}},
+    ),
+    Case("uneven: a dead group", advantages=(1.2, -0.7, -0.5, 0.0, 0.0, 0.0, -1.0, 0.4, 0.6)),
+    Case("idle: one completion", advantages=(0.0,) * 4 + (0.9,) + (0.0,) * 4),
+    Case("all idle", advantages=(0.0,) * 9),
+    Case("not a number", advantages=(NAN, *SPREAD[1:])),
+    Case("kl in the loss", sections={"objective": {"beta": 0.1, "entropy_weight": 0.01}}),
+    Case("kl in the reward", sections={"objective": {"beta": 0.1, "kl_in": "reward"}}, ddp_only=True),
+    Case("prompts are not shared", family="mamba", ddp_only=True),
+    Case("critic", sections={"advantage": {"estimator": "gae"}}, critic=True, ddp_only=True),
+]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an update did."""
+
+    weights: dict[str, torch.Tensor]
+    result: UpdateResult
+    penalties: list[float | None]
+
+
+def outcome(case: Case, ranks: Ranks) -> Outcome:
+    """The update of a case; on several ranks this one's."""
+    policy = tiny.policy(case.family)
+    settings = config(
+        **{**case.sections, "optimizer": {"adam_eps": 1e-3, **case.sections.get("optimizer", {})}}
+    )
+    reference = _reference(policy) if settings.objective.beta else None
+    advantages = torch.tensor(case.advantages)
+    scores = Scores(list(SPREAD), {"r": list(SPREAD)})
+    critic = Critic(policy, settings) if case.critic else None
+    targets = critic.targets(GROUPS, scores, ranks) if critic else None
+    optimizer = make_optimizer(
+        policy, settings.optimizer, critic=critic.parameters() if critic else (), critic_lr=1e-2
+    )
+    penalised = penalise(scores, GROUPS, policy, reference, settings, ranks)
+    result = update(
+        policy,
+        optimizer,
+        GROUPS,
+        advantages,
+        [True] * 9,
+        settings,
+        reference=reference,
+        critic=critic,
+        targets=targets,
+        ranks=ranks,
+    )
+    weights = dict(policy.model.named_parameters())
+    weights |= dict(critic.module.named_parameters()) if critic else {}
+    return Outcome(
+        {name: w.detach().clone() for name, w in weights.items()},
+        result,
+        penalised.columns.get("kl_penalty", []),
+    )
+
+
+def _reference(policy: Policy) -> Policy:
+    other = tiny.policy(seed=1)
+    return Policy(other.model.requires_grad_(False), policy.tokenizer, prefix_obstacle=other.prefix_obstacle)
+
+
+def on_ranks(size: int) -> list[list[Outcome]]:
+    """What each rank of a world found, case by case."""
+    return start(Path(__file__), size, "ddp")
+
+
+def main(folder: Path, rank: int, world: int, strategy: str) -> None:
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=world,
+        timeout=timedelta(seconds=TIMEOUT_S),
+    )
+    with joined(Config()) as ranks:
+        found = [outcome(case, ranks) for case in CASES]
+    (folder / f"results{rank}").write_bytes(pickle.dumps(found))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    import update_ranks  # so that what is pickled is of a module that the reader can import too
+
+    update_ranks.main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
