@@ -1,7 +1,7 @@
 """The same updates on one process and on several: every rank runs every case, and says what came of it.
 
     alone = [outcome(case, Ranks()) for case in CASES]
-    together = on_ranks(2)                                      together[rank][case]
+    together = on_ranks(2, "fsdp")                              together[rank][case]
 
 As a script this is one rank.
 """
@@ -21,6 +21,7 @@ from ranks import start
 from updates import GROUPS, config
 
 from grouprl.policy import Policy
+from grouprl.policy.sharding import whole
 from grouprl.tasks import Scores
 from grouprl.training import Config
 from grouprl.training.critic import Critic
@@ -71,7 +72,7 @@ CASES = [
     Case("all idle", advantages=(0.0,) * 9),
     Case("not a number", advantages=(NAN, *SPREAD[1:])),
     Case("kl in the loss", sections={"objective": {"beta": 0.1, "entropy_weight": 0.01}}),
-    Case("kl in the reward", sections={"objective": {"beta": 0.1, "kl_in": "reward"}}, ddp_only=True),
+    Case("kl in the reward", sections={"objective": {"beta": 0.1, "kl_in": "reward"}}),
     Case("prompts are not shared", family="mamba", ddp_only=True),
     Case("critic", sections={"advantage": {"estimator": "gae"}}, critic=True, ddp_only=True),
 ]
@@ -86,13 +87,17 @@ class Outcome:
     penalties: list[float | None]
 
 
-def outcome(case: Case, ranks: Ranks) -> Outcome:
+def outcome(case: Case, ranks: Ranks, strategy: str = "ddp") -> Outcome:
     """The update of a case; on several ranks this one's."""
     policy = tiny.policy(case.family)
     settings = config(
         **{**case.sections, "optimizer": {"adam_eps": 1e-3, **case.sections.get("optimizer", {})}}
     )
     reference = _reference(policy) if settings.objective.beta else None
+    if strategy == "fsdp":
+        policy.shard()
+        if reference is not None and settings.objective.kl_in == "loss":
+            reference.shard()
     advantages = torch.tensor(case.advantages)
     scores = Scores(list(SPREAD), {"r": list(SPREAD)})
     critic = Critic(policy, settings) if case.critic else None
@@ -116,7 +121,7 @@ def outcome(case: Case, ranks: Ranks) -> Outcome:
     weights = dict(policy.model.named_parameters())
     weights |= dict(critic.module.named_parameters()) if critic else {}
     return Outcome(
-        {name: w.detach().clone() for name, w in weights.items()},
+        {name: whole(w.detach()).clone() for name, w in weights.items()},
         result,
         penalised.columns.get("kl_penalty", []),
     )
@@ -127,9 +132,14 @@ def _reference(policy: Policy) -> Policy:
     return Policy(other.model.requires_grad_(False), policy.tokenizer, prefix_obstacle=other.prefix_obstacle)
 
 
-def on_ranks(size: int) -> list[list[Outcome]]:
+def cases(strategy: str) -> list[Case]:
+    """Those that a strategy takes."""
+    return [case for case in CASES if strategy == "ddp" or not case.ddp_only]
+
+
+def on_ranks(size: int, strategy: str) -> list[list[Outcome]]:
     """What each rank of a world found, case by case."""
-    return start(Path(__file__), size, "ddp")
+    return start(Path(__file__), size, strategy)
 
 
 def main(folder: Path, rank: int, world: int, strategy: str) -> None:
@@ -144,7 +154,7 @@ def main(folder: Path, rank: int, world: int, strategy: str) -> None:
         timeout=timedelta(seconds=TIMEOUT_S),
     )
     with joined(Config()) as ranks:
-        found = [outcome(case, ranks) for case in CASES]
+        found = [outcome(case, ranks, strategy) for case in cases(strategy)]
     (folder / f"results{rank}").write_bytes(pickle.dumps(found))
     dist.barrier()
     dist.destroy_process_group()

@@ -102,16 +102,17 @@ def test_the_reference_is_the_model_that_the_run_started_from(adapt, make):
 
 
 def test_the_reference_takes_no_memory(adapt, monkeypatch):
-    from grouprl.training import trainer
+    from grouprl.training import run
 
     seen = []
-    original = trainer.Trainer.freeze_reference
+    original = run.freeze_reference
 
-    def freeze(self):
-        original(self)
-        seen.append((self.reference.model is self.policy.model, self.reference.base_only))
+    def freeze(policy, config):
+        reference = original(policy, config)
+        seen.append((reference.model is policy.model, reference.base_only))
+        return reference
 
-    monkeypatch.setattr(trainer.Trainer, "freeze_reference", freeze)
+    monkeypatch.setattr(run, "freeze_reference", freeze)
     train(adapt(objective={"beta": 0.1}, steps=1))
     assert seen == [(True, True)]
 

@@ -67,6 +67,21 @@ def alone(place):
     sys.path[:] = path
 
 
+def near(mine, theirs, name):
+    """Equal, numbers as near as rounding allows, whatever they stand in."""
+    if isinstance(theirs, dict):
+        assert mine.keys() == theirs.keys(), name
+        mine, theirs = list(mine.items()), list(theirs.items())
+    if isinstance(theirs, list | tuple):
+        assert len(mine) == len(theirs), name
+        for a, b in zip(mine, theirs, strict=True):
+            near(a, b, name if not isinstance(b, tuple) else f"{name}: {b[0]}")
+    elif isinstance(theirs, float) and mine is not None:
+        assert mine == pytest.approx(theirs, rel=1e-3, abs=1e-5), name
+    else:
+        assert mine == theirs, name
+
+
 def agree(path, alone):
     """The records of one process: the same completions, and numbers as near as rounding allows."""
     run = RunFolder(path)
@@ -75,16 +90,13 @@ def agree(path, alone):
         mine, theirs = (pl.read_parquet(RunFolder(r).rollouts_path(step)) for r in (path, alone.path))
         assert mine.columns == theirs.columns
         for name in mine.columns:
-            if mine[name].dtype == pl.Float64:
-                assert mine[name].to_list() == pytest.approx(theirs[name].to_list(), rel=1e-4, abs=1e-5), name
-            elif mine[name].dtype != pl.List(pl.Float64) and mine[name].dtype != pl.List(pl.Float32):
-                assert mine[name].to_list() == theirs[name].to_list(), name
-    for mine, theirs in zip(timeless(run.metrics()), timeless(alone.metrics), strict=True):
-        assert mine.keys() == theirs.keys()
-        for name, value in theirs.items():
-            assert mine[name] == pytest.approx(value, rel=1e-3, abs=1e-5), name
-    for mine, theirs in zip(timeless(run.evaluations()), timeless(alone.evaluations), strict=True):
-        assert mine == pytest.approx(theirs, rel=1e-4, abs=1e-6)
+            near(mine[name].to_list(), theirs[name].to_list(), name)
+    near(timeless(run.metrics()), timeless(alone.metrics), "metrics")
+    near(timeless(run.evaluations()), timeless(alone.evaluations), "evaluations")
+    same_model(run, alone)
+
+
+def same_model(run, alone):
     left, right = weights(run.model_dir), weights(alone.model_dir)
     assert left.keys() == right.keys()
     for name, weight in right.items():
@@ -125,6 +137,26 @@ def test_a_rank_that_ends_early_ends_the_others_and_the_run_goes_on_alone(place,
     assert [m["step"] for m in again.metrics] == [1, 2, 3, 4]
     agree(place / name, alone)
     shutil.rmtree(place / name)
+
+
+def test_sharded_weights_go_on_on_any_number_of_ranks(place, alone):
+    """Checkpoints of one process, of two ranks and of four, that share the weights out, taken up by one another."""
+    path = place / "passed-on"
+    train(config_from_dict({**RunFolder(place).config(), "steps": 1, "output_dir": str(path)}))
+    for size, steps in ((2, 2), (4, 3)):
+        more = ["train", "--resume", "passed-on", "--steps", str(steps), "--strategy", "fsdp"]
+        done = launch.torchrun(size, more, cwd=place)
+        assert done.returncode == 0, done.stderr
+        assert f"{size} ranks, fsdp" in done.stdout
+        files = [p for p in (path / "checkpoints").rglob("*") if p.is_file()]
+        moments = [p for p in files if p.parent.name == "optimizer"]
+        assert len(moments) == size  # each rank its own
+        assert {p.suffix for p in moments} == {".safetensors"}
+        assert not [p for p in files if p.suffix in (".pt", ".metadata") or p.name == ".metadata"]
+    resume(path, overrides={"steps": 4})
+    run = RunFolder(path)
+    near(timeless(run.metrics()), timeless(alone.metrics), "metrics")
+    same_model(run, alone)
 
 
 def test_options_that_differ_between_ranks_are_refused(place):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -21,7 +21,10 @@ from grouprl.policy.layers import packed_weights
 from grouprl.policy.lora import adapter_off, is_adapted, merge_adapter, merged_parameters, save_adapter
 from grouprl.policy.quiet import quiet_transformers
 from grouprl.policy.rows import Member, Rows, build_rows
+from grouprl.policy.sharding import is_sharded, shard_model, whole, whole_state, with_whole_weights
 from grouprl.types import Prompt
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,29 @@ class Policy:
             for mine, theirs in zip(self.model.parameters(), merged_parameters(other.model), strict=True):
                 mine.copy_(theirs)
             return
+        if other.sharded:
+            for mine, theirs in zip(self.model.parameters(), other.model.parameters(), strict=True):
+                mine.copy_(whole(theirs))
+            return
         torch._foreach_copy_(list(self.model.parameters()), list(other.model.parameters()))
+
+    @property
+    def sharded(self) -> bool:
+        """Whether the weights are shared out over ranks (`policy.sharding`): then forwards are collective."""
+        return is_sharded(self.model)
+
+    def shard(self) -> None:
+        """Share the weights out over the ranks of the default process group. In place, on all ranks, once."""
+        shard_model(self.model, self.name)
+
+    def forward(self, act: Callable[[], T]) -> T:
+        """`act()`, which runs this policy and gives what backward starts from; see `sharding.with_whole_weights`."""
+        return with_whole_weights(self.model, act)
+
+    def whole_state(self, *, keep: bool) -> dict[str, Tensor] | None:
+        """The state dict of a sharded policy, for `save` on the rank that is to `keep` it; all ranks call it. None
+        where the weights are whole already."""
+        return whole_state(self.model, keep=keep) if self.sharded else None
 
     def packed(self, rows: int) -> AbstractContextManager[None]:
         """For many small forwards without gradient: see `layers.packed_weights`."""
@@ -244,14 +269,14 @@ class Policy:
         """A micro-batch of `plan_micro_batches` as tensors on this model's device."""
         return build_rows(batch, pad_id=self.pad_id, share_prefix=share_prefix, device=self.device)
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, state: Mapping[str, Tensor] | None = None) -> None:
         """The model with tokenizer and generation config: `from_pretrained` loads the folder. Of a model with an
-        adapter the adapter alone, in peft's form."""
+        adapter the adapter alone, in peft's form. Of a sharded one its `whole_state`."""
         with quiet_transformers():
             if self.adapted:
                 save_adapter(self.model, folder)
             else:
-                self.model.save_pretrained(folder)
+                self.model.save_pretrained(folder, state_dict=state)
             self.tokenizer.save_pretrained(folder)
         mask = os.umask(0)
         os.umask(mask)

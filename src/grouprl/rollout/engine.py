@@ -46,12 +46,19 @@ class LocalEngine:
         policy: What is trained.
         dtype: The sampler's. In float32 it uses the policy's weights themselves; otherwise it keeps a rounded copy.
         batch_tokens: Bound on the cache of one decode batch, in tokens; see `generate`.
+        own_weights: Keep a copy in float32, too: for a policy that is going to be shared out over ranks.
     """
 
     def __init__(
-        self, policy: Policy, *, dtype: torch.dtype = torch.float32, batch_tokens: int = 16_384
+        self,
+        policy: Policy,
+        *,
+        dtype: torch.dtype = torch.float32,
+        batch_tokens: int = 16_384,
+        own_weights: bool = False,
     ) -> None:
-        self.sampler = policy.in_dtype(dtype) if dtype == torch.float32 else policy.copy(dtype)
+        copied = own_weights or dtype != torch.float32
+        self.sampler = policy.copy(dtype) if copied else policy.in_dtype(dtype)
         self.batch_tokens = batch_tokens
 
     def generate(

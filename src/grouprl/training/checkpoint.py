@@ -6,21 +6,26 @@ import errno
 import json
 import pickle
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from grouprl.errors import RunError
 from grouprl.policy import Policy
 from grouprl.records import RunFolder, atomic_dir
 from grouprl.training.critic import Critic
+from grouprl.training.moments import load_moments, save_moments, sliced_moments
+from grouprl.training.ranks import Ranks
 
 STATE_VERSION = 1
 STEP_FILE = "grouprl.json"
+OPTIMIZER_FILE = "optimizer.pt"
+MOMENTS_FOLDER = "optimizer"
 ADAPTER_FOLDER = "adapter"
 ESTIMATOR_FILE = "estimator.json"
 CURRICULUM_FILE = "curriculum.json"
@@ -53,18 +58,26 @@ def save_checkpoint(
     curriculum_state: str | None = None,
     critic: Critic | None = None,
     keep: int,
+    ranks: Ranks | None = None,
 ) -> Path:
     """Write `checkpoints/step_…`, then remove all but the newest `keep`. The further states are JSON.
 
     The folder appears under its name only when everything in it is on disk, so a kill at any moment leaves
     the earlier checkpoints as they were.
+
+    Rank 0 writes, but for the moments of sharded weights: there each rank writes its own, side by side.
     """
+    ranks = ranks or Ranks()
     path = folder.checkpoint_path(state.step)
-    with _errors_as_os(path), atomic_dir(path, replace=True) as work:
-        policy.save(work / "model")
-        torch.save(optimizer.state_dict(), work / "optimizer.pt")
-        if critic is not None:
-            critic.save(work)
+    weights = policy.whole_state(keep=ranks.first)
+
+    def fill(work: Path) -> None:
+        with _errors_as_os(path):
+            policy.save(work / "model", weights)
+            if not policy.sharded:
+                torch.save(optimizer.state_dict(), work / OPTIMIZER_FILE)
+            if critic is not None:
+                critic.save(work)
         for name, text in ((ESTIMATOR_FILE, estimator_state), (CURRICULUM_FILE, curriculum_state)):
             if text is not None:
                 (work / name).write_text(text, encoding="utf-8")
@@ -77,19 +90,34 @@ def save_checkpoint(
         }
         record["checksum"] = _checksum_of(record)
         (work / "state.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
-    for step in folder.checkpoints()[:-keep]:
-        folder.remove_checkpoint(step)
+
+    with ExitStack() as stack:
+        work = ranks.from_first(lambda: stack.enter_context(atomic_dir(path, replace=True)))
+        if policy.sharded:
+            save_moments(work / MOMENTS_FOLDER, policy, optimizer)
+        ranks.from_first(lambda: fill(work))
+        ranks.from_first(stack.pop_all().close)
+    if ranks.first:
+        for step in folder.checkpoints()[:-keep]:
+            folder.remove_checkpoint(step)
     return path
 
 
-def save_final_model(folder: RunFolder, policy: Policy, *, step: int, merge: bool = False) -> None:
+def save_final_model(
+    folder: RunFolder,
+    policy: Policy,
+    *,
+    step: int,
+    merge: bool = False,
+    weights: Mapping[str, Tensor] | None = None,
+) -> None:
     """Write `model/`, with the step it is of, whole or not at all; with `merge` a policy with an adapter as a whole
-    model, and the adapter in `model/adapter/`."""
+    model, and the adapter in `model/adapter/`; with the `weights` of a sharded policy."""
     with _errors_as_os(folder.model_dir), atomic_dir(folder.model_dir, replace=True) as work:
         if merge:
             policy.save(work / ADAPTER_FOLDER)
             policy = policy.copy(torch.float32)
-        policy.save(work)
+        policy.save(work, weights)
         (work / STEP_FILE).write_text(json.dumps({"step": step}), encoding="utf-8")
 
 
@@ -136,18 +164,26 @@ def read_state(path: Path) -> TrainingState:
         raise DamagedCheckpoint(f"{path}: not a complete checkpoint ({error})") from error
 
 
-def load_optimizer(path: Path, optimizer: torch.optim.Optimizer) -> None:
-    """The optimizer's moments from a checkpoint; its settings stay those it was made with.
+def load_optimizer(path: Path, policy: Policy, optimizer: torch.optim.Optimizer) -> None:
+    """The optimizer's moments from a checkpoint; its settings stay those it was made with. Whether they were saved
+    whole or in slices, and are wanted so, is all the same, as is the number of ranks.
 
     Pickled code in the file is never run.
 
     Raises:
         RunError: It holds something else than the moments of these parameters.
     """
+    file, slices = path / OPTIMIZER_FILE, path / MOMENTS_FOLDER
     try:
-        saved = torch.load(path / "optimizer.pt", map_location="cpu", weights_only=True)
+        if slices.exists():
+            load_moments(slices, policy, optimizer)
+            return
+        saved = torch.load(file, map_location="cpu", weights_only=True)
         optimizer.load_state_dict(
-            {"state": saved["state"], "param_groups": optimizer.state_dict()["param_groups"]}
+            {
+                "state": sliced_moments(saved["state"], optimizer),
+                "param_groups": optimizer.state_dict()["param_groups"],
+            }
         )
     except (
         pickle.UnpicklingError,
@@ -156,11 +192,12 @@ def load_optimizer(path: Path, optimizer: torch.optim.Optimizer) -> None:
         KeyError,
         TypeError,
         AttributeError,
+        AssertionError,
         EOFError,
     ) as error:
         raise RunError(
-            f"{path / 'optimizer.pt'}: holds no optimizer's moments ({type(error).__name__}), expected those that "
-            "grouprl wrote; remove this checkpoint to go on from the one before it"
+            f"{slices if slices.exists() else file}: holds no optimizer's moments ({type(error).__name__}), expected "
+            "those that grouprl wrote; remove this checkpoint to go on from the one before it"
         ) from error
 
 

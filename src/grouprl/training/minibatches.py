@@ -54,6 +54,8 @@ class MiniBatch:
 
     Args:
         micro_batches: The completions whose gradient this rank computes.
+        idle: Forwards to take part in without a share of the loss, where the weights are sharded and another rank has
+            more micro-batches: its forward needs this rank's weights.
         completions: How many all ranks compute the gradient of.
         denominator: What the loss is divided by: all that counts, whether or not its gradient is computed.
         scored: Completions with a reward.
@@ -62,6 +64,7 @@ class MiniBatch:
     """
 
     micro_batches: Sequence[MicroBatch]
+    idle: Sequence[MicroBatch]
     completions: int
     denominator: int
     scored: int
@@ -164,11 +167,26 @@ def _tokens(members: Sequence[Member]) -> int:
 def cut_micro_batches(policy: Policy, members: Sequence[Member], config: Config) -> Iterator[MicroBatch]:
     """Completions in micro-batches of at most `micro_batch_tokens`, as tensors on the policy's device."""
     share_prefix = policy.can_share(longest_sequence(members))
-    plan = plan_micro_batches(
-        members, micro_batch_tokens=config.micro_batch_tokens or MOST["cpu"], share_prefix=share_prefix
-    )
-    for rows in plan:
+    for rows in _plan_rows(members, config, share_prefix):
         yield MicroBatch([m for row in rows for m in row], policy.rows(rows, share_prefix=share_prefix))
+
+
+def _plan_rows(members: Sequence[Member], config: Config, share_prefix: bool) -> list[list[list[Member]]]:
+    most = config.micro_batch_tokens or MOST["cpu"]
+    return plan_micro_batches(members, micro_batch_tokens=most, share_prefix=share_prefix)
+
+
+def _idle(policy: Policy, shares: Sequence[Sequence[Member]], config: Config, rank: int) -> list[MicroBatch]:
+    """One of the shortest completions, as often as the busiest rank has more micro-batches than this one."""
+    counts = [
+        len(_plan_rows(share, config, policy.can_share(longest_sequence(share)))) if share else 0
+        for share in shares
+    ]
+    missing = max(counts) - counts[rank]
+    if not missing:
+        return []
+    shortest = min((m for share in shares for m in share), key=lambda m: _tokens([m]))
+    return list(cut_micro_batches(policy, [shortest], config)) * missing
 
 
 def _plan(
@@ -202,8 +220,10 @@ def _plan(
         counted=torch.tensor(counts, dtype=torch.bool),
         max_tokens=config.rollout.max_new_tokens,
     )
+    shares = deal(active, ranks.size)
     return MiniBatch(
-        micro_batches=list(cut_micro_batches(policy, deal(active, ranks.size)[ranks.rank], config)),
+        micro_batches=list(cut_micro_batches(policy, shares[ranks.rank], config)),
+        idle=_idle(policy, shares, config, ranks.rank) if policy.sharded else [],
         completions=len(active),
         denominator=int(denominator),
         scored=int(rewarded.sum()),

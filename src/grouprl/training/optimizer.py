@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from grouprl.policy import Policy
+from grouprl.policy.sharding import whole
 from grouprl.training.config import OptimizerConfig
 
 
@@ -88,5 +89,6 @@ def whole_gradient(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
 
 def clip_gradient(parameters: Sequence[nn.Parameter], max_norm: float) -> float:
     """Scale the gradient down to a norm (0: leave it); gives the norm before."""
-    whole_gradient(parameters)
-    return float(torch.nn.utils.clip_grad_norm_(parameters, max_norm or math.inf))
+    norm = whole(torch.nn.utils.get_total_norm(whole_gradient(parameters)))
+    torch.nn.utils.clip_grads_with_norm_(parameters, max_norm or math.inf, norm)
+    return float(norm)

@@ -37,7 +37,7 @@ from grouprl.training.ranks import Ranks, joined, own_device
 from grouprl.training.rewards import resolve_rewards, several
 from grouprl.training.sampling import check_component_names, sampling_notes
 from grouprl.training.tracking import check_trackers, tracked
-from grouprl.training.trainer import Trainer
+from grouprl.training.trainer import Trainer, freeze_reference
 from grouprl.training.weights import check_packages, load_trained
 
 
@@ -129,7 +129,14 @@ def _train(
             config, notes = _prepare(policy, config, ranks)
             trainer = ranks.own(
                 lambda: Trainer(
-                    config, chosen, policy, folder, advantages=advantages, listener=listener, ranks=ranks
+                    config,
+                    chosen,
+                    policy,
+                    folder,
+                    advantages=advantages,
+                    listener=listener,
+                    reference=freeze_reference(policy, config),
+                    ranks=ranks,
                 )
             )
         except BaseException:
@@ -145,7 +152,6 @@ def _train(
             atomic_write(folder.config_path, config_to_toml(config).encode())
 
         ranks.from_first(begin)
-        ranks.own(trainer.freeze_reference)
         _start(trainer, notes=notes)
         return ranks.from_first(lambda: _finished(folder, config))
 
@@ -230,20 +236,16 @@ def _resume(
                 curriculum=curriculum,
                 listener=listener,
                 state=state,
+                reference=_starting_model(policy, config) if checkpoint else freeze_reference(policy, config),
                 ranks=ranks,
             )
         )
 
         def load_training() -> None:
             if checkpoint:
-                load_optimizer(checkpoint, trainer.optimizer)
+                load_optimizer(checkpoint, policy, trainer.optimizer)
                 if trainer.critic is not None:
                     trainer.critic.load(checkpoint)
-            if checkpoint and config.objective.beta > 0 and not policy.adapted:
-                trainer.reference = load_policy(config.model, device=str(policy.device))
-                trainer.reference.model.requires_grad_(False)
-            else:
-                trainer.freeze_reference()
 
         def cut() -> None:
             folder.cut_after(state.step)
@@ -254,6 +256,15 @@ def _resume(
         ranks.from_first(cut)
         _start(trainer, notes=notes)
         return ranks.from_first(lambda: _finished(folder, config))
+
+
+def _starting_model(policy: Policy, config: Config) -> Policy | None:
+    """The reference of a run that goes on: loaded anew, where the policy does not hold it."""
+    if not config.objective.beta or policy.adapted:
+        return freeze_reference(policy, config)
+    reference = load_policy(config.model, device=str(policy.device))
+    reference.model.requires_grad_(False)
+    return reference
 
 
 def _heard(listener: Listener | None, ranks: Ranks) -> Listener:

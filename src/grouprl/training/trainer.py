@@ -6,7 +6,6 @@ import copy
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -68,6 +67,17 @@ class EstimatedBatch:
         return {**self.estimated.columns, **self.penalised.columns}
 
 
+def freeze_reference(policy: Policy, config: Config) -> Policy | None:
+    """A frozen copy of the policy as it is now, for the KL penalty; None without one. Of the starting model: with an
+    adapter that is the policy without it, at any time, and nothing is copied."""
+    if not config.objective.beta:
+        return None
+    if policy.adapted:
+        return policy.without_adapter().in_dtype(torch.float32)
+    model = copy.deepcopy(policy.model).requires_grad_(False)
+    return Policy(model, policy.tokenizer, name="reference")
+
+
 class Trainer:
     """A run in progress: the policy, the optimizer, and where it stands.
 
@@ -80,6 +90,7 @@ class Trainer:
         curriculum: What is known of the prompts, likewise.
         listener: Told what happens.
         state: Where to go on from; the optimizer's state is loaded by the caller.
+        reference: The frozen starting model, where the objective has a KL penalty (`freeze_reference`).
         ranks: The processes of the run, each with a trainer; by default this one alone. Rank 0 writes.
     """
 
@@ -94,6 +105,7 @@ class Trainer:
         curriculum: Curriculum | None = None,
         listener: Listener | None = None,
         state: TrainingState | None = None,
+        reference: Policy | None = None,
         ranks: Ranks | None = None,
     ) -> None:
         self.ranks = ranks or Ranks()
@@ -104,21 +116,27 @@ class Trainer:
         self.curriculum = curriculum or Curriculum(config.sampling)
         self.listener = listener or Listener()
         self.state = state or TrainingState(task_fingerprint=task.fingerprint())
+        self.sampling = sampling_of(config)
+        self.prompts = self._encode(task.train)
+        self.heldout = self._encode(task.heldout[: config.evaluation.eval_prompts])
+        shared_out = self.ranks.several and config.distributed.strategy == "fsdp"
+        self.engine: Engine = LocalEngine(
+            policy,
+            dtype=getattr(torch, config.rollout.sampler_dtype),
+            batch_tokens=config.rollout.batch_tokens,
+            own_weights=shared_out,
+        )
+        self.reference = reference
+        if shared_out:
+            policy.shard()
+            if reference is not None and config.objective.kl_in == "loss":
+                reference.shard()
         self.critic = Critic(policy, config) if advantages.needs_critic else None
         self.optimizer = make_optimizer(
             policy,
             config.optimizer,
             critic=self.critic.parameters() if self.critic else (),
             critic_lr=config.critic.critic_lr,
-        )
-        self.sampling = sampling_of(config)
-        self.prompts = self._encode(task.train)
-        self.heldout = self._encode(task.heldout[: config.evaluation.eval_prompts])
-        self.reference: Policy | None = None
-        self.engine: Engine = LocalEngine(
-            policy,
-            dtype=getattr(torch, config.rollout.sampler_dtype),
-            batch_tokens=config.rollout.batch_tokens,
         )
         self.collector = Collector(
             config,
@@ -136,15 +154,6 @@ class Trainer:
     def longest_sequence(self) -> int:
         """Tokens of the longest prompt with the longest completion there may be."""
         return max(len(p.token_ids) for p in self.prompts) + self.config.rollout.max_new_tokens
-
-    def freeze_reference(self) -> None:
-        """Keep a frozen copy of the policy as it is now, for the KL penalty. Call it on the starting model. With an
-        adapter the starting model is the policy without it, at any time, and nothing is copied."""
-        if self.config.objective.beta > 0 and self.policy.adapted:
-            self.reference = self.policy.without_adapter().in_dtype(torch.float32)
-        elif self.config.objective.beta > 0:
-            model = copy.deepcopy(self.policy.model).requires_grad_(False)
-            self.reference = Policy(model, self.policy.tokenizer, name="reference")
 
     def run(self) -> None:
         """Train to the last step, then write the final model.
@@ -170,9 +179,14 @@ class Trainer:
                 self._save_before(error)
                 raise
             with suppress(Interrupted), self.interrupts.deferred():  # done: nothing is left to interrupt
+                weights = self.policy.whole_state(keep=self.ranks.first)
                 self.ranks.from_first(
                     lambda: save_final_model(
-                        self.folder, self.policy, step=self.state.step, merge=self.config.lora.lora_merge
+                        self.folder,
+                        self.policy,
+                        step=self.state.step,
+                        merge=self.config.lora.lora_merge,
+                        weights=weights,
                     )
                 )
 
@@ -180,8 +194,9 @@ class Trainer:
         """Save the last whole step, if the weights are those of one; a failure to must not hide the error."""
         together = self.ranks.all_raised(error)
         try:
-            if not self.mid_step and (together or self.ranks.first):
-                self._checkpoint(alone=not together)
+            alone = self.ranks.first and not self.policy.sharded
+            if not self.mid_step and (together or alone):
+                self._checkpoint(Ranks() if not together else None)
         except Exception as failed:
             error.add_note(f"and no checkpoint could be written ({' '.join(str(failed).split())})")
         if not isinstance(error, KeyboardInterrupt):
@@ -391,27 +406,25 @@ class Trainer:
     def _evaluated(self, step: int) -> bool:
         return step in {e.get("step") for e in self.folder.evaluations()}
 
-    def _checkpoint(self, *, alone: bool = False) -> None:
-        """Save the last whole step, unless it is saved already; `alone` without a word to the other ranks."""
+    def _checkpoint(self, ranks: Ranks | None = None) -> None:
+        """Save the last whole step, unless it is saved already; with all ranks, or those that are given."""
         if self.state.step == self.saved_step:
             return
         self.listener.stage("checkpoint", 0, 1)
         with self.interrupts.deferred():
-            path = self._save() if alone else self.ranks.from_first(self._save)
+            path = save_checkpoint(
+                self.folder,
+                self.policy,
+                self.optimizer,
+                self.state,
+                estimator_state=self.advantages.state,
+                curriculum_state=self.curriculum.state,
+                critic=self.critic,
+                keep=self.config.checkpoint.checkpoint_keep,
+                ranks=ranks or self.ranks,
+            )
             self.saved_step = self.state.step
             self.listener.checkpointed(self.state.step, path)
-
-    def _save(self) -> Path:
-        return save_checkpoint(
-            self.folder,
-            self.policy,
-            self.optimizer,
-            self.state,
-            estimator_state=self.advantages.state,
-            curriculum_state=self.curriculum.state,
-            critic=self.critic,
-            keep=self.config.checkpoint.checkpoint_keep,
-        )
 
     def _encode(self, prompts: Sequence[Any]) -> list[EncodedPrompt]:
         return self.policy.encode_prompts(

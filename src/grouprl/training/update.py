@@ -104,7 +104,8 @@ def update(
 
     reference = reference if objective.kl_in == "loss" else None
     run = _Run(policy, config, advantages, reference=reference, critic=critic, targets=targets)
-    ranks.own(lambda: run.remember_logprobs([m for mini in mini_batches[1:] for m in mini.micro_batches]))
+    forwards_apart = ranks if not policy.sharded else Ranks()  # in a collective forward nobody stands alone
+    forwards_apart.own(lambda: run.remember_logprobs(mini_batches[1:]))
     trained = [*policy.parameters(), *(critic.parameters() if critic is not None else ())]
     to_do = objective.updates_per_rollout * sum(len(mini.micro_batches) for mini in mini_batches)
     steps = [(n, mini) for n in range(objective.updates_per_rollout) for mini in mini_batches]
@@ -120,9 +121,13 @@ def update(
                 done += 1
                 if progress is not None:
                     progress(done, to_do)
+            for micro in mini.idle:
+                run.take_part(micro)
 
-        ranks.own(accumulate)
-        ranks.sum_(whole_gradient(trained))
+        forwards_apart.own(accumulate)
+        gradient = whole_gradient(trained)
+        if not policy.sharded:  # there backward has added it up
+            ranks.sum_(gradient)
         result.grad_norm = clip_gradient(policy.parameters(), config.optimizer.max_grad_norm)
         if critic is not None:
             clip_gradient(critic.parameters(), config.optimizer.max_grad_norm)
@@ -174,22 +179,32 @@ class _Run:
         self.measured = Measurements()
 
     @torch.no_grad()
-    def remember_logprobs(self, micro_batches: Iterable[MicroBatch]) -> None:
+    def remember_logprobs(self, mini_batches: Iterable[MiniBatch]) -> None:
         """The policy's own log-probs of completions that later weights will train on."""
-        for micro in micro_batches:
-            logprobs, _ = completion_logprobs(
-                self.policy, micro.rows, temperature=self.config.rollout.temperature
-            )
-            self._remember(micro.rows, logprobs)
+        for mini in mini_batches:
+            for micro in mini.micro_batches:
+                self._remember(micro.rows, self._logprobs(self.policy, micro.rows))
+            for micro in mini.idle:
+                self._logprobs(self.policy, micro.rows)
+
+    def take_part(self, micro: MicroBatch) -> None:
+        """Run forward and backward with a gradient of 0, for the sake of the ranks that have more to do."""
+        self._reference_logprobs(micro.rows)
+        logprobs = self._logprobs(self.policy, micro.rows)
+        logprobs.sum().backward(torch.zeros((), device=logprobs.device))
+
+    def _logprobs(self, policy: Policy, rows: Rows) -> Tensor:
+        return policy.forward(
+            lambda: completion_logprobs(policy, rows, temperature=self.config.rollout.temperature)[0]
+        )
 
     def accumulate(self, micro: MicroBatch, denominator: int, *, first_pass: bool) -> None:
         """Add a micro-batch's share of the loss to the gradient, and what there is to know of it."""
-        rows, temperature = micro.rows, self.config.rollout.temperature
-        bonus = self.config.objective.entropy_weight > 0
-        states = predicting_states(self.policy, rows)
-        logprobs, entropy = completion_logprobs(
-            self.policy, rows, temperature=temperature, entropy_gradient=bonus, states=states
-        )
+        rows = micro.rows
+        ref_logprobs = self._reference_logprobs(
+            rows
+        )  # first, as `take_part` does: forwards may be collective
+        states, logprobs, entropy = self.policy.forward(lambda: self._forward(rows))
         old = self._remembered(rows)
         if old is None and self.config.objective.updates_per_rollout > 1:
             self._remember(rows, logprobs.detach())
@@ -207,7 +222,7 @@ class _Run:
                 self._advantages(rows),
                 rows.completion_mask,
                 denominator=denominator,
-                ref_logprobs=self._reference_logprobs(rows),
+                ref_logprobs=ref_logprobs,
                 entropy=entropy,
                 sampler_logprobs=micro.sampler_logprobs if self.corrected else None,
                 **self.options,
@@ -220,11 +235,23 @@ class _Run:
             loss.backward()
         self.measured.add({**sums, "loss": loss.detach()}, logprobs.detach(), old, rows.completion_mask)
 
+    def _forward(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+        """Hidden states, log-probs and entropies of a micro-batch, differentiable."""
+        states = predicting_states(self.policy, rows)
+        logprobs, entropy = completion_logprobs(
+            self.policy,
+            rows,
+            temperature=self.config.rollout.temperature,
+            entropy_gradient=self.config.objective.entropy_weight > 0,
+            states=states,
+        )
+        return states, logprobs, entropy
+
     @torch.no_grad()
     def _reference_logprobs(self, rows: Rows) -> Tensor | None:
         if self.reference is None:
             return None
-        return completion_logprobs(self.reference, rows, temperature=self.config.rollout.temperature)[0]
+        return self._logprobs(self.reference, rows)
 
     def _advantages(self, rows: Rows) -> Tensor:
         """One a completion; one a token where a critic made them."""

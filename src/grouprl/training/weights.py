@@ -39,8 +39,32 @@ def check_weights(config: Config, where: str) -> None:
             f"{where}: lora.quantize is {lora.quantize!r} with rollout.sampler_dtype {config.rollout.sampler_dtype!r}, "
             "expected 'float32'; a rounded copy would be of other weights"
         )
+    if config.distributed.strategy == "fsdp":
+        _check_fsdp(config, where)
     if lora.lora_merge and not lora.lora_rank:
         raise ConfigError(f"{where}: lora.lora_merge with lora_rank 0, expected an adapter; set lora_rank")
+
+
+def _check_fsdp(config: Config, where: str) -> None:
+    """Refuse what cannot be shared out over ranks."""
+    for wrong, what in (
+        (
+            config.lora.lora_rank > 0,
+            f"lora.lora_rank is {config.lora.lora_rank}, expected 0: an adapter's gradient and moments are small; "
+            "take 'ddp'",
+        ),
+        (
+            config.optimizer.optimizer_kind != "adamw",
+            f"optimizer.optimizer_kind is {config.optimizer.optimizer_kind!r}, expected 'adamw': bitsandbytes takes "
+            "whole weights; take 'ddp', or leave optimizer_kind out",
+        ),
+        (
+            config.advantage.estimator == "gae",
+            f"estimator {config.advantage.estimator!r} has a critic, expected one without; take 'ddp'",
+        ),
+    ):
+        if wrong:
+            raise ConfigError(f"{where}: distributed.strategy is 'fsdp' and {what}")
 
 
 def check_packages(config: Config) -> None:
