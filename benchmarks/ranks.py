@@ -4,9 +4,9 @@
     python benchmarks/ranks.py --ranks 2 --steps 5
 
 The quickstart's shape (8 prompts, 8 completions each, of up to 16 tokens, SmolLM2-135M, float32), the same prompts and
-seeds everywhere, so the same work. The cores are divided among the ranks. Each point is a run of its own under torchrun;
-the first step warms up, and the others' medians are taken. Writes docs/measured/ranks.json as it measures; points that
-are there are not measured again (--again measures them). On a machine with GPUs the ranks take one each.
+seeds everywhere, so the same work. The cores are divided among the ranks. Each point is a run of its own under
+torchrun; the first step warms up, and the others' medians are taken. Writes docs/measured/ranks.json as it measures;
+points that are there are not measured again (--again measures them). On a machine with GPUs the ranks take one each.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ def measure(size: int, strategy: str, *, steps: int, cores: int, model: str) -> 
     """One run: the medians of its steps but for the first, and the most memory of a rank."""
     threads = max(1, cores // size)
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={size}"] if size > 1 else []
+    options = [*SHAPE, *QUIET, "--model", model, "--steps", str(steps + 1), "--strategy", strategy]
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         done = subprocess.run(
-            [sys.executable, *launcher, "-m", "grouprl", "train", "--model", model, *SHAPE, *QUIET]
-            + ["--steps", str(steps + 1), "--strategy", strategy, "--output-dir", str(run)],
+            [sys.executable, *launcher, "-m", "grouprl", "train", *options, "--output-dir", str(run)],
             env={**os.environ, "OMP_NUM_THREADS": str(threads)},
             capture_output=True,
             text=True,

@@ -44,6 +44,7 @@ class Case:
         sections: Of the configuration.
         family: Of the model.
         critic: Whether there is one.
+        checkpoint_layers: Whether layers run again in backward.
         ddp_only: Whether fsdp refuses it.
     """
 
@@ -52,6 +53,7 @@ class Case:
     sections: dict[str, Any] = field(default_factory=dict)
     family: str = "llama"
     critic: bool = False
+    checkpoint_layers: bool = False
     ddp_only: bool = False
 
 
@@ -73,6 +75,8 @@ CASES = [
     Case("not a number", advantages=(NAN, *SPREAD[1:])),
     Case("kl in the loss", sections={"objective": {"beta": 0.1, "entropy_weight": 0.01}}),
     Case("kl in the reward", sections={"objective": {"beta": 0.1, "kl_in": "reward"}}),
+    Case("a head with a cap", family="gemma2"),
+    Case("layers run again", checkpoint_layers=True, sections={"micro_batch_tokens": 12}),
     Case("prompts are not shared", family="mamba", ddp_only=True),
     Case("critic", sections={"advantage": {"estimator": "gae"}}, critic=True, ddp_only=True),
 ]
@@ -87,12 +91,15 @@ class Outcome:
     penalties: list[float | None]
 
 
-def outcome(case: Case, ranks: Ranks, strategy: str = "ddp") -> Outcome:
+def outcome(case: Case, ranks: Ranks, strategy: str = "ddp", device: str = "cpu") -> Outcome:
     """The update of a case; on several ranks this one's."""
     policy = tiny.policy(case.family)
+    policy.model.to(device)
     settings = config(
         **{**case.sections, "optimizer": {"adam_eps": 1e-3, **case.sections.get("optimizer", {})}}
     )
+    if case.checkpoint_layers:
+        policy.checkpoint_layers()
     reference = _reference(policy) if settings.objective.beta else None
     if strategy == "fsdp":
         policy.shard()
@@ -121,7 +128,7 @@ def outcome(case: Case, ranks: Ranks, strategy: str = "ddp") -> Outcome:
     weights = dict(policy.model.named_parameters())
     weights |= dict(critic.module.named_parameters()) if critic else {}
     return Outcome(
-        {name: whole(w.detach()).clone() for name, w in weights.items()},
+        {name: whole(w.detach()).cpu().clone() for name, w in weights.items()},
         result,
         penalised.columns.get("kl_penalty", []),
     )
@@ -129,6 +136,7 @@ def outcome(case: Case, ranks: Ranks, strategy: str = "ddp") -> Outcome:
 
 def _reference(policy: Policy) -> Policy:
     other = tiny.policy(seed=1)
+    other.model.to(policy.device)
     return Policy(other.model.requires_grad_(False), policy.tokenizer, prefix_obstacle=other.prefix_obstacle)
 
 
@@ -137,24 +145,26 @@ def cases(strategy: str) -> list[Case]:
     return [case for case in CASES if strategy == "ddp" or not case.ddp_only]
 
 
-def on_ranks(size: int, strategy: str) -> list[list[Outcome]]:
+def on_ranks(size: int, strategy: str, device: str = "cpu") -> list[list[Outcome]]:
     """What each rank of a world found, case by case."""
-    return start(Path(__file__), size, strategy)
+    return start(Path(__file__), size, strategy, device)
 
 
-def main(folder: Path, rank: int, world: int, strategy: str) -> None:
+def main(folder: Path, rank: int, world: int, strategy: str, device: str) -> None:
     import torch.distributed as dist
 
     torch.set_num_threads(1)
+    if device == "cuda":
+        torch.cuda.set_device(rank)
     dist.init_process_group(
-        "gloo",
+        "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl",
         init_method=f"file://{folder}/store",
         rank=rank,
         world_size=world,
         timeout=timedelta(seconds=TIMEOUT_S),
     )
     with joined(Config()) as ranks:
-        found = [outcome(case, ranks, strategy) for case in cases(strategy)]
+        found = [outcome(case, ranks, strategy, device) for case in cases(strategy)]
     (folder / f"results{rank}").write_bytes(pickle.dumps(found))
     dist.barrier()
     dist.destroy_process_group()
@@ -163,4 +173,4 @@ def main(folder: Path, rank: int, world: int, strategy: str) -> None:
 if __name__ == "__main__":
     import update_ranks  # so that what is pickled is of a module that the reader can import too
 
-    update_ranks.main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    update_ranks.main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])

@@ -1,14 +1,19 @@
 """Several ranks as one run, on gloo processes: the updates of one process, on replayed completions."""
 
 import math
+import os
+import signal
 
 import pytest
 import torch
 import update_ranks
 from update_ranks import CASES
 
+from grouprl.errors import ConfigError, LostRank, RewardError, RewardUnavailable, RunError
+from grouprl.training import config_from_dict
+from grouprl.training.interrupts import Interrupted, Interrupts
 from grouprl.training.minibatches import deal, number_members
-from grouprl.training.ranks import Ranks
+from grouprl.training.ranks import VARIABLES, Failure, Ranks, joined, own_device
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +92,127 @@ def test_shares_are_contiguous_and_even(count, size):
     shares = [Ranks(rank, size).share(count) for rank in range(size)]
     assert [i for share in shares for i in share] == list(range(count))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+@pytest.fixture
+def interrupts():
+    """Those of a rank among several, active."""
+    with Interrupts(in_windows=True) as active:
+        yield active
+
+
+def stop():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_signals_wait_for_a_window_however_many_come(interrupts):
+    stop()
+    stop()
+    with pytest.raises(Interrupted), interrupts.window():
+        pytest.fail("what is inside must not begin")
+    with interrupts.window():
+        pass  # it was raised, and is done with
+
+
+def test_in_a_window_a_signal_is_raised_at_once(interrupts):
+    with pytest.raises(Interrupted), interrupts.window():
+        stop()
+
+
+def test_no_window_opens_while_weights_change(interrupts):
+    with interrupts.deferred():
+        with interrupts.window():
+            stop()
+        stop()
+    with pytest.raises(Interrupted), interrupts.window():
+        pass
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (RewardError("it broke"), RewardError),
+        (RewardUnavailable("no answer", scores=[None], failed=1), RewardError),
+        (LostRank("gone"), LostRank),
+        (OSError(28, "No space left on device"), RunError),
+        (SystemExit(3), RunError),
+    ],
+)
+def test_an_error_travels_as_its_own_kind(error, kind):
+    told = Failure.of(error).as_error(3)
+    assert type(told) is kind
+    assert str(told).startswith("rank 3: ")
+    assert str(error) in str(told)
+    assert told.of_rank == 3
+
+
+@pytest.mark.parametrize("name", ["cuda:0", "mps"])
+def test_no_two_ranks_share_a_device(name):
+    with pytest.raises(
+        ConfigError, match=f"device '{name}' on several ranks, expected 'auto', 'cpu' or 'cuda'"
+    ):
+        own_device(name, 0)
+
+
+def test_a_rank_without_a_device_is_told_how_many_there_are(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert own_device("cuda", 1) == torch.device("cuda", 1)
+    with pytest.raises(ConfigError, match="--nproc-per-node 2"):
+        own_device("cuda", 2)
+
+
+def test_a_process_that_torchrun_did_not_start_is_alone(monkeypatch):
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    with joined(config_from_dict({})) as ranks:
+        assert (ranks.rank, ranks.size, ranks.several) == (0, 1, False)
+    monkeypatch.setenv("RANK", "0")  # a scheduler's, without the rest
+    with joined(config_from_dict({})) as ranks:
+        assert not ranks.several
+
+
+def test_a_rank_that_is_no_number_is_refused(monkeypatch):
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "one")
+    with pytest.raises(ConfigError, match="must be whole numbers"), joined(config_from_dict({})):
+        pass
+
+
+def test_others_that_do_not_come_are_given_up(monkeypatch):
+    for name, value in zip(VARIABLES, ("1", "2", "127.0.0.1", "1"), strict=True):
+        monkeypatch.setenv(name, value)
+    config = config_from_dict({"device": "cpu", "distributed": {"distributed_timeout_s": 1.0}})
+    with (
+        pytest.raises(RunError, match=r"rank 1 of 2: did not meet the others at 127\.0\.0\.1:1"),
+        joined(config),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ({"lora": {"lora_rank": 4}}, "lora.lora_rank is 4, expected 0"),
+        ({"optimizer": {"optimizer_kind": "adamw_8bit"}}, "expected 'adamw'"),
+        ({"advantage": {"estimator": "gae"}}, "has a critic"),
+    ],
+)
+def test_what_cannot_be_shared_out_is_refused(section, said):
+    with pytest.raises(ConfigError, match=said):
+        config_from_dict({**section, "distributed": {"strategy": "fsdp"}})
+    config_from_dict(section)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_nccl(strategy):
+    """The same, a CUDA device a rank; with one device one rank."""
+    size = torch.cuda.device_count()
+    alone = [update_ranks.outcome(case, Ranks(), device="cuda") for case in update_ranks.cases(strategy)]
+    ranks = update_ranks.on_ranks(size, strategy, device="cuda")
+    for number, case in enumerate(update_ranks.cases(strategy)):
+        for name, weight in alone[number].weights.items():
+            torch.testing.assert_close(
+                ranks[0][number].weights[name], weight, rtol=1e-4, atol=2e-5, msg=case.name
+            )

@@ -307,7 +307,12 @@ class Policy:
             options["layout"] = layout
             attention_mask = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=input_ids.device)
         weights = self.head.weight.dtype
-        autocast = torch.autocast(input_ids.device.type, dtype=self.dtype, enabled=self.dtype != weights)
+        autocast = torch.autocast(
+            input_ids.device.type,
+            dtype=self.dtype,
+            enabled=self.dtype != weights,
+            cache_enabled=not self.sharded,  # rounded copies would outlive the weights put together
+        )
         with autocast, adapter_off(self.model) if self.base_only else nullcontext():
             output = self.model.base_model(
                 input_ids=input_ids,

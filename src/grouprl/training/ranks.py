@@ -250,6 +250,8 @@ class Ranks:
         if not failures:
             return
         rank, failure = next(iter(failures.items()))
+        if rank != self.rank and isinstance(error, GrouprlError):
+            error.of_rank = rank  # the same, most likely: one rank says it
         chosen: BaseException
         if any(f.interrupted for f in failures.values()):
             chosen = error if isinstance(error, KeyboardInterrupt) else Interrupted()
@@ -274,7 +276,7 @@ class Ranks:
 
 @contextmanager
 def joined(config: Config) -> Iterator[Ranks]:
-    """Meet the other ranks that torchrun started, until the end of the block. A process without torchrun is alone.
+    """Meet the other ranks that torchrun started, until the end of the block; without others nothing is set up.
 
     With a default process group already there (your own script made it) that one is used, and left.
 
@@ -284,10 +286,13 @@ def joined(config: Config) -> Iterator[Ranks]:
     """
     from_outside = dist.is_available() and dist.is_initialized()
     launch = _launch()
-    if not from_outside and launch is None:
+    if (dist.get_world_size() if from_outside else launch["WORLD_SIZE"] if launch else 1) == 1:
         yield Ranks()
         return
-    local_rank, local_size = (0, 1) if launch is None else (launch["LOCAL_RANK"], launch["LOCAL_WORLD_SIZE"])
+    if launch is None:
+        local_rank, local_size = dist.get_rank(), dist.get_world_size()
+    else:
+        local_rank, local_size = launch["LOCAL_RANK"], launch["LOCAL_WORLD_SIZE"]
     device = own_device(config.device, local_rank)
     timeout = timedelta(seconds=config.distributed.distributed_timeout_s)
     if not from_outside:
