@@ -97,7 +97,7 @@ def whole_state(model: nn.Module, *, keep: bool) -> dict[str, Tensor]:
 
 def _call(act: Callable[[], T]) -> T:
     """A hook on a view would be lost with the first change of it in place, so none leaves."""
-    return tree_map(lambda x: x.clone() if isinstance(x, Tensor) and x._is_view() else x, act())  # type: ignore[no-any-return]
+    return tree_map(lambda x: x.clone() if isinstance(x, Tensor) and x._is_view() else x, act())
 
 
 def _layers(model: Any) -> Iterator[nn.Module]:
