@@ -18,6 +18,7 @@ from typing import Any
 import tiny
 import torch
 from ranks import start
+from torch.distributed.tensor import DTensor
 from updates import GROUPS, config
 
 from grouprl.policy import Policy
@@ -84,9 +85,10 @@ CASES = [
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an update did."""
+    """What an update did; `kept` are the weights, with their moments, that this rank holds."""
 
     weights: dict[str, torch.Tensor]
+    kept: int
     result: UpdateResult
     penalties: list[float | None]
 
@@ -129,9 +131,14 @@ def outcome(case: Case, ranks: Ranks, strategy: str = "ddp", device: str = "cpu"
     weights |= dict(critic.module.named_parameters()) if critic else {}
     return Outcome(
         {name: whole(w.detach()).cpu().clone() for name, w in weights.items()},
+        sum(_local(state["exp_avg"]).numel() for state in optimizer.state.values()),
         result,
         penalised.columns.get("kl_penalty", []),
     )
+
+
+def _local(x: torch.Tensor) -> torch.Tensor:
+    return x.to_local() if isinstance(x, DTensor) else x
 
 
 def _reference(policy: Policy) -> Policy:

@@ -32,6 +32,11 @@ def test_updates_are_those_of_one_process(size, strategy, alone):
         for found in ranks:
             for name, weight in found[number].weights.items():
                 assert torch.equal(weight, first.weights[name]), (case.name, name)
+        kept = [found[number].kept for found in ranks]
+        if strategy == "fsdp":
+            assert sum(kept) == expected.kept, case.name  # each rank its own share, and nobody another's
+        else:
+            assert kept == [expected.kept] * size, case.name
         for name, weight in expected.weights.items():
             torch.testing.assert_close(
                 first.weights[name], weight, rtol=1e-5, atol=2e-6, msg=f"{case.name}, {name}"

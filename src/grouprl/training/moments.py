@@ -7,12 +7,12 @@ file's header where a slice belongs. Reading asks for whatever slices are wanted
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -46,11 +46,9 @@ def load_moments(folder: Path, policy: Policy, optimizer: torch.optim.Optimizer)
     for name, weight in _trained(policy, optimizer):
         state |= {f"{name}.{key}": torch.zeros_like(weight.detach()) for key in MOMENTS}
         state[f"{name}.{STEP}"] = torch.zeros(1)
-    load(
-        state,
-        storage_reader=HuggingFaceStorageReader(str(folder)),
-        no_dist=not (policy.sharded and dist.is_initialized()),
-    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as is meant, for whole weights
+        load(state, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=not policy.sharded)
     places = {weight: i for i, weight in enumerate(_weights(optimizer))}
     found = {
         places[weight]: {
