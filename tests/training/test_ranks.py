@@ -151,6 +151,35 @@ def test_an_error_travels_as_its_own_kind(error, kind):
     assert told.of_rank == 3
 
 
+GLOO = "[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:6513"
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"),
+    [
+        (RuntimeError(GLOO), True),
+        (
+            torch.distributed.DistBackendError(
+                "NCCL error in: ProcessGroupNCCL.cpp:94, remote process exited"
+            ),
+            True,
+        ),
+        (RuntimeError("The size of tensor a (3) must match the size of tensor b (4)"), False),
+        (torch.OutOfMemoryError("CUDA out of memory"), False),
+        (RewardError("the gloo of it"), False),
+        (KeyboardInterrupt(), False),
+    ],
+)
+def test_a_broken_connection_inside_a_forward_is_a_lost_rank(error, lost):
+    """A sharded model's forward is collective: what it raises when another rank dies is torch's own error."""
+    ranks = Ranks(0, 2)
+    explained = ranks.explained(error)
+    assert isinstance(explained, LostRank) == lost
+    assert (explained is error) != lost
+    assert not ranks.all_raised(explained)
+    assert Ranks().explained(error) is error
+
+
 @pytest.mark.parametrize("name", ["cuda:0", "mps"])
 def test_no_two_ranks_share_a_device(name):
     with pytest.raises(

@@ -267,11 +267,27 @@ class Ranks:
         try:
             exchange()
         except RuntimeError as error:
-            self._history.lost = LostRank(
-                f"rank {self.rank}: the connection to another rank broke ({_one_line(error)}): one of the "
-                f"{self.size} died or gave no answer; look for its message above"
-            )
-            raise self._history.lost from error
+            raise self._lose(error) from error
+
+    def explained(self, error: BaseException) -> BaseException:
+        """The error; `LostRank` in the place of one that a collective forward or backward raised because the connection
+        broke."""
+        broke = isinstance(error, dist.DistError) or any(word in str(error) for word in ("gloo", "NCCL"))
+        if (
+            not self.several
+            or not isinstance(error, RuntimeError)
+            or isinstance(error, GrouprlError)
+            or not broke
+        ):
+            return error
+        return self._lose(error)
+
+    def _lose(self, error: RuntimeError) -> LostRank:
+        self._history.lost = LostRank(
+            f"rank {self.rank}: the connection to another rank broke ({_one_line(error)}): one of the {self.size} "
+            "died or gave no answer; look for its message above"
+        )
+        return self._history.lost
 
 
 @contextmanager

@@ -175,9 +175,12 @@ class Trainer:
                     every = self.config.checkpoint.checkpoint_every
                     if self.state.step == self.config.steps or (every and self.state.step % every == 0):
                         self._checkpoint()
-            except BaseException as error:
+            except BaseException as raised:
+                error = self.ranks.explained(raised)
                 self._save_before(error)
-                raise
+                if error is raised:
+                    raise
+                raise error from raised
             with suppress(Interrupted), self.interrupts.deferred():  # done: nothing is left to interrupt
                 weights = self.policy.whole_state(keep=self.ranks.first)
                 self.ranks.from_first(
