@@ -12,7 +12,7 @@ from grouprl.cli.train import _parse
 from grouprl.errors import ConfigError, TaskError
 from grouprl.tasks import score
 from grouprl.training import config_from_dict, read_config, recipes, train
-from grouprl.training.run import load_task
+from grouprl.training.loading import load_task
 from grouprl.types import Completion, Group
 
 ASKED_FOR = {

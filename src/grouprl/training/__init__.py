@@ -5,7 +5,8 @@ from grouprl.training.config import Config, config_from_dict, config_to_toml, re
 from grouprl.training.evaluation import Evaluation, evaluate
 from grouprl.training.events import Listener
 from grouprl.training.interrupts import Interrupted
-from grouprl.training.run import Run, load_task, resume, train
+from grouprl.training.loading import load_task
+from grouprl.training.run import Run, resume, train
 
 __all__ = [
     "Config",
