@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_map
 
@@ -44,8 +46,9 @@ def shard_model(model: Any, name: str) -> None:
             f"{name}: {type(model).__name__} does not name its layers (_no_split_modules), by which fsdp shares out "
             "weights; train it with strategy = 'ddp'"
         )
+    mesh = init_device_mesh(model.device.type, (dist.get_world_size(),))
     for part in (*layers, model):
-        fully_shard(part, reshard_after_forward=True)
+        fully_shard(part, mesh=mesh, reshard_after_forward=True)
     for part in model.modules():
         if isinstance(part, FSDPModule):
             part.set_gradient_divide_factor(1.0)
