@@ -17,7 +17,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
+"""For a machine that has much else to do."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ def start(script: Path, world: int, *arguments: str, cases: Any = None) -> list[
         finally:
             for process in processes:
                 process.kill()
+                process.communicate()
         assert not any(process.returncode for process in processes), "\n".join(errors)
         return [pickle.loads((folder / f"results{rank}").read_bytes()) for rank in range(world)]
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import tiny
 import torch
-from ranks import start
+from ranks import TIMEOUT_S, start
 from torch.distributed.tensor import DTensor
 from updates import GROUPS, config
 
@@ -31,7 +31,6 @@ from grouprl.training.ranks import Ranks, joined
 from grouprl.training.reward_kl import penalise
 from grouprl.training.update import UpdateResult, update
 
-TIMEOUT_S = 60
 SPREAD = (1.2, -0.7, -0.5, 0.3, 0.2, -0.5, -1.0, 0.4, 0.6)
 
 
