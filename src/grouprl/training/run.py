@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -119,10 +119,8 @@ def _train(
     folder = ranks.from_first(lambda: _create_folder(config, chosen))
     config = dataclasses.replace(config, output_dir=None)  # so that config.toml repeats the run elsewhere
     with ExitStack() as stack:
-        lock = ranks.own(lambda: folder.lock() if ranks.first else None)
-        if lock is not None:
-            stack.enter_context(lock)
-            listener = stack.enter_context(tracked(config, folder.path, listener))
+        lock = ranks.own(lambda: stack.enter_context(folder.lock()) if ranks.first else None)
+        listener = ranks.own(lambda: stack.enter_context(_tracked(config, folder, listener, ranks)))
         try:
             listener.loading(config.model)
             policy = _load(config, ranks)
@@ -197,10 +195,8 @@ def _resume(
     listener: Listener,
 ) -> Run:
     with ExitStack() as stack:
-        lock = ranks.own(lambda: folder.lock() if ranks.first else None)
-        if lock is not None:
-            stack.enter_context(lock)
-            listener = stack.enter_context(tracked(config, folder.path, listener))
+        ranks.own(lambda: stack.enter_context(folder.lock()) if ranks.first else None)
+        listener = ranks.own(lambda: stack.enter_context(_tracked(config, folder, listener, ranks)))
         chosen, advantages = _set_up(config, ranks, task, reward)
         checkpoint, state, notes = ranks.from_first(lambda: _newest_checkpoint(folder))
         state = state or TrainingState(task_fingerprint=chosen.fingerprint())
@@ -270,6 +266,12 @@ def _starting_model(policy: Policy, config: Config) -> Policy | None:
 def _heard(listener: Listener | None, ranks: Ranks) -> Listener:
     """Who is told: of several ranks' listeners the first one's."""
     return listener if listener is not None and ranks.first else Listener()
+
+
+def _tracked(
+    config: Config, folder: RunFolder, listener: Listener, ranks: Ranks
+) -> AbstractContextManager[Listener]:
+    return tracked(config, folder.path, listener) if ranks.first else nullcontext(listener)
 
 
 def _set_up(
@@ -428,12 +430,14 @@ def _start(trainer: Trainer, *, notes: Sequence[str]) -> None:
         notes.append(
             f"a step draws {trainer.config.rollout.prompts_per_step} prompts, so each comes more than once"
         )
-    trainer.listener.started(
-        trainer.config,
-        trainer.folder.path,
-        machine=describe_machine(trainer.policy.device),
-        step=trainer.state.step,
-        notes=notes,
+    trainer.ranks.from_first(
+        lambda: trainer.listener.started(
+            trainer.config,
+            trainer.folder.path,
+            machine=describe_machine(trainer.policy.device),
+            step=trainer.state.step,
+            notes=notes,
+        )
     )
     trainer.run()
 
