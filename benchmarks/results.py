@@ -3,11 +3,15 @@
     python benchmarks/results.py                     all that is not there yet (make results)
     python benchmarks/results.py --list              what there is to run, how long it takes, and how far it is
     python benchmarks/results.py --only sub --seeds 1     those whose name begins so, the first seed alone
+    python benchmarks/results.py --jobs 1            one after the other, each on all cores
     python benchmarks/results.py --summary           no run: only sum up what is finished
 
 Each run is a folder, `runs/results/<name>/seed-<n>`, made by `grouprl train` in a process of its own, so that its peak
 memory is its own. One that is finished is not repeated; one that was interrupted (Ctrl-C, a kill) goes on from its
 checkpoint with the numbers of one that never was. Of a finished run the records are kept, and its weights are not.
+
+As many runs go at once as there are cores, and room for 5 GiB each, and the cores are shared out among them: a run on
+one core takes less than twice as long as on two. `OMP_NUM_THREADS`, where it is set, is each run's number of threads.
 
 The summary goes to docs/measured/results.json, of which `make figures` makes page and figures; with --model or
 --steps, which are for trying it out, to results.json under the root.
@@ -19,59 +23,22 @@ import argparse
 import dataclasses
 import json
 import os
-import shutil
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from results_plan import PLAN, Planned
-from results_summary import FINISHED, summarise
+from results_jobs import Jobs, Stopped, duration, make, room
+from results_plan import PLAN
+from results_run import Run
+from results_summary import summarise
 
 from grouprl.errors import GrouprlError, RunError
-from grouprl.records import RunFolder, atomic_write
-from grouprl.training import Config, config_from_dict
-from grouprl.training.config import config_to_toml
-from grouprl.training.machine import describe_machine
+from grouprl.records import atomic_write
+from grouprl.training import config_from_dict
 
 REPOSITORY = Path(__file__).parent.parent
 MEASURED = REPOSITORY / "docs" / "measured" / "results.json"
 COMMAND = "make results"
-
-
-@dataclass(frozen=True)
-class Run:
-    """One seed of a configuration, and its folder."""
-
-    planned: Planned
-    seed: int
-    path: Path
-    config: Config
-
-    @property
-    def label(self) -> str:
-        return f"{self.planned.name}/seed-{self.seed}"
-
-    @property
-    def done(self) -> bool:
-        return (self.path / FINISHED).exists()
-
-    @property
-    def steps_done(self) -> int:
-        with suppress(GrouprlError):
-            return len(RunFolder(self.path).metrics())
-        return 0
-
-    @property
-    def state(self) -> str:
-        if self.done:
-            return "finished"
-        return f"{self.steps_done} steps" if RunFolder(self.path).config_path.exists() else "–"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -87,11 +54,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.list:
             print_plan(runs)
             return 0
-        failed = [] if given.summary else make(runs)
+        failed = [] if given.summary else make(runs, _jobs(given))
     except GrouprlError as error:
         print(f"results: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Stopped):
         print("results: stopped; the same command goes on", file=sys.stderr)
         return 130
     finally:
@@ -109,11 +76,22 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--root", default="runs/results", help="where the runs' folders are")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="the beginnings of names")
     parser.add_argument("--seeds", type=int, metavar="N", help="at most the first N seeds of each")
+    parser.add_argument(
+        "--jobs", type=int, metavar="N", help=f"runs at once (here and now without it: {room()})"
+    )
     parser.add_argument("--list", action="store_true", help="print the plan, and run nothing")
     parser.add_argument("--summary", action="store_true", help="sum up, and run nothing")
     parser.add_argument("--model", help="another model, to try it out")
     parser.add_argument("--steps", type=int, help="other numbers of steps, to try it out")
     return parser.parse_args(arguments)
+
+
+def _jobs(given: argparse.Namespace) -> Jobs:
+    if given.jobs is not None and given.jobs < 1:
+        raise RunError(
+            f"--jobs {given.jobs}: expected at least 1; leave it out for what the machine has room for"
+        )
+    return Jobs.of_this_machine(given.jobs)
 
 
 def _matches(run: Run, beginnings: Iterable[str]) -> bool:
@@ -151,116 +129,7 @@ def print_plan(runs: Sequence[Run]) -> None:
         )
     total = sum(run.planned.minutes for run in runs)
     left = sum(run.planned.minutes for run in runs if not run.done)
-    print(f"{len(runs)} runs, about {_duration(60 * total)} on two cores; left: about {_duration(60 * left)}")
-
-
-def make(runs: Sequence[Run]) -> list[str]:
-    """Run what is not finished, one after the other. Returns the labels of those that failed."""
-    for run in runs:
-        check_same(run)
-    pending = [run for run in runs if not run.done]
-    print(f"{len(runs) - len(pending)} of {len(runs)} runs are finished", flush=True)
-    pace = Pace()
-    failed = []
-    for number, run in enumerate(pending):
-        left = sum(later.planned.minutes for later in pending[number:])
-        print(f"{run.label}: to step {run.config.steps}; all that is left: {pace.estimate(left)}", flush=True)
-        start, before = time.monotonic(), run.steps_done
-        if not execute(run, pace, sum(later.planned.minutes for later in pending[number + 1 :])):
-            failed.append(run.label)
-            continue
-        minutes = (time.monotonic() - start) / 60
-        if before == 0:
-            pace.add(run.planned.minutes, minutes)
-        finish(run)
-        print(f"{run.label}: done in {_duration(60 * minutes)}", flush=True)
-    return failed
-
-
-class Pace:
-    """How long things take here, against the plan."""
-
-    def __init__(self) -> None:
-        self.planned = self.took = 0.0
-
-    def add(self, planned: float, took: float) -> None:
-        self.planned, self.took = self.planned + planned, self.took + took
-
-    def estimate(self, minutes: float) -> str:
-        """What so many of the plan's minutes are, as text."""
-        factor = self.took / self.planned if self.planned else 1.0
-        return f"about {_duration(60 * minutes * factor)}"
-
-
-def check_same(run: Run) -> None:
-    """Refuse a folder that holds another run than the plan's: the plan has changed, or another model was tried.
-
-    Raises:
-        RunError: It does.
-    """
-    folder = RunFolder(run.path)
-    if not folder.config_path.exists():
-        return
-    made = config_from_dict(folder.config(), where=str(folder.config_path))
-    made = dataclasses.replace(
-        made, micro_batch_tokens=run.config.micro_batch_tokens
-    )  # what the machine had room for
-    if made != run.config:
-        other = next(
-            f.name for f in dataclasses.fields(Config) if getattr(made, f.name) != getattr(run.config, f.name)
-        )
-        raise RunError(
-            f"{run.path}: made with {other} = {getattr(made, other)!r}, the plan says {getattr(run.config, other)!r}; "
-            "move it away, or choose another --root"
-        )
-
-
-def execute(run: Run, pace: Pace, minutes_after: float) -> bool:
-    """Train, or go on with it, in a process of its own. Whether it came to its end."""
-    run.path.parent.mkdir(parents=True, exist_ok=True)
-    log = run.path.parent / f"seed-{run.seed}.log"
-    command = [sys.executable, "-m", "grouprl.cli.main", "train"]
-    if RunFolder(run.path).config_path.exists():
-        if run.steps_done < run.config.steps or not RunFolder(run.path).model_dir.exists():
-            command += ["--resume", str(run.path)]
-        else:
-            return True  # stopped between its end and its mark
-    else:
-        toml = run.path.parent / f"seed-{run.seed}.toml"
-        atomic_write(toml, config_to_toml(run.config).encode())
-        command += [str(toml), "--output-dir", str(run.path)]
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            command,
-            cwd=REPOSITORY,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            process_group=0,  # Ctrl-C is passed on once, below
-        )
-        try:
-            while process.poll() is None:
-                _show(run, pace, minutes_after)
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(timeout=1.0)
-        except BaseException:
-            process.send_signal(signal.SIGINT)  # it saves the step that it has done
-            process.wait()
-            raise
-        finally:
-            _show(run, pace, minutes_after, clear=True)
-    if process.returncode:
-        tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
-        print(f"{run.label}: exit code {process.returncode}; {log}:", *tail, sep="\n  ", file=sys.stderr)
-    return process.returncode == 0
-
-
-def finish(run: Run) -> None:
-    """Drop the weights, which are most of the disk, and mark the run as finished."""
-    folder = RunFolder(run.path)
-    for path in (folder.checkpoints_dir, folder.model_dir):
-        shutil.rmtree(path, ignore_errors=True)
-    mark = {"machine": describe_machine(torch.device("cpu")), "model": run.config.model}
-    atomic_write(run.path / FINISHED, (json.dumps(mark) + "\n").encode())
+    print(f"{len(runs)} runs, about {duration(60 * total)} on two cores; left: about {duration(60 * left)}")
 
 
 def sum_up(root: Path, given: argparse.Namespace) -> None:
@@ -276,23 +145,6 @@ def sum_up(root: Path, given: argparse.Namespace) -> None:
     print(target, flush=True)
 
 
-def _show(run: Run, pace: Pace, minutes_after: float, *, clear: bool = False) -> None:
-    """One line that is written over, where there is a terminal."""
-    if not sys.stdout.isatty():
-        return
-    steps, of = run.steps_done, run.config.steps
-    left = pace.estimate(minutes_after + run.planned.minutes * (1 - steps / of))
-    line = "" if clear else f"  step {steps} of {of}; all that is left: {left}"
-    width = shutil.get_terminal_size().columns
-    print(f"\r{line[: width - 1]:{width - 1}}", end="\r" if clear else "", flush=True)
-
-
-def _duration(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    return f"{minutes // 60} h {minutes % 60:02} min" if minutes >= 60 else f"{max(minutes, 1)} min"
-
-
 if __name__ == "__main__":
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the run that it waits for is to be saved, too
     sys.exit(main())

@@ -8,6 +8,7 @@ least and the greatest, and Student's 95 % interval of the mean. Of one run: the
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from math import sqrt
@@ -20,7 +21,7 @@ from results_plan import Planned
 from grouprl.records import RunFolder
 
 FINISHED = "finished.json"
-"""In the folder of a run that is done: the machine, and what was run."""
+"""In the folder of a run that is done: the machine, what was run, and what it took (results_run.finish)."""
 
 T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """97.5 % quantiles of Student's t with 1, 2, … degrees of freedom."""
@@ -59,13 +60,12 @@ def read_run(path: Path) -> dict[str, Any]:
     completions = [0, *accumulate(m["completions"] for m in metrics)]
     seconds = [0.0, *accumulate(m["seconds_step"] for m in metrics)]
     evaluations = [_evaluation(e, completions, seconds) for e in folder.evaluations()]
-    finished = json.loads((path / FINISHED).read_text(encoding="utf-8"))
+    minutes = (seconds[-1] + sum(e["seconds"] for e in folder.evaluations())) / 60
     return {
-        "machine": finished["machine"],
-        "model": finished["model"],
+        **marked(json.loads((path / FINISHED).read_text(encoding="utf-8")), minutes),
         "steps": len(metrics),
         "step_seconds": _round(median(m["seconds_step"] for m in metrics)),
-        "minutes": _round((seconds[-1] + sum(e["seconds"] for e in folder.evaluations())) / 60),
+        "minutes": _round(minutes),
         "peak_gib": _round(max(m["peak_memory_gib"] for m in metrics)),
         "dead_share": _round(fmean(1 - m["groups_informative_share"] for m in metrics)),
         "reward_first": _round(_mean(m["reward_mean"] for m in metrics[:3])),
@@ -74,6 +74,34 @@ def read_run(path: Path) -> dict[str, Any]:
         "seconds": [_round(s) for s in seconds[1:]],
         "right": [_round(_right(m)) for m in metrics],
         "evaluations": evaluations,
+    }
+
+
+def marked(mark: Mapping[str, Any], minutes: float) -> dict[str, Any]:
+    """What the mark of a finished run says: machine, model, threads, how many runs were to go at once, what it took.
+
+    Args:
+        mark: Its `finished.json`. The first ones hold machine and model alone: those runs were made one by one.
+        minutes: Of its steps and evaluations: what a run took at the least. `wall_minutes` are None where the mark
+            knows of none, or of fewer (a kill took what was known), and `core_minutes` are then of steps and
+            evaluations alone.
+
+    >>> found = marked({"machine": "a processor, 2 cores, 1 threads; torch 2.13.0", "model": "m"}, 12.0)
+    >>> found["threads"], found["jobs"], found["wall_minutes"], found["core_minutes"]
+    (1, 1, None, 12.0)
+    """
+    said = re.search(r"(\d+) threads", mark["machine"])
+    threads = mark.get("threads") or (int(said[1]) if said else None)
+    wall, cores = mark.get("minutes"), mark.get("core_minutes")
+    if wall is None or wall < minutes:
+        wall, cores = None, None if threads is None else minutes * threads
+    return {
+        "machine": mark["machine"],
+        "model": mark["model"],
+        "threads": threads,
+        "jobs": mark.get("jobs") or 1,
+        "wall_minutes": _round(wall),
+        "core_minutes": _round(cores),
     }
 
 

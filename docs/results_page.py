@@ -6,7 +6,7 @@ A marker is `<!-- measured: NAME -->`, and what follows it, up to `<!-- end -->`
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from results_data import DOCS, load, of_table
@@ -33,13 +33,36 @@ def state(found: Mapping[str, Any]) -> str:
         return f"**Nothing has been measured yet.** `{found['command']}` makes the runs, and fills this page."
     seeds = [seed for run in runs for seed in run["seeds"].values()]
     planned = sum(run["seeds_planned"] for run in runs)
-    minutes = sum(seed["minutes"] for seed in seeds)
     machines = "; ".join(sorted({seed["machine"] for seed in seeds}))
     models = ", ".join(sorted({seed["model"] for seed in seeds}))
     return (
-        f"{len(seeds)} runs of {len(runs)} configurations ({planned} are planned of these), {minutes:.0f} minutes of "
-        f"training and evaluation in all. Command: `{found['command']}`. Model: `{models}`. Machine: {machines}."
+        f"{len(seeds)} runs of {len(runs)} configurations ({planned} are planned of these), {_cost(seeds)}. "
+        f"Command: `{found['command']}`. Model: `{models}`. Machine: {machines}."
     )
+
+
+def _cost(seeds: Sequence[Mapping[str, Any]]) -> str:
+    """Hours that one core would have worked: minutes times threads; and how the runs shared the machine."""
+    ways = sorted({(seed["threads"], seed["jobs"]) for seed in seeds if seed["threads"]})
+    said = " or ".join(
+        f"{_count(threads, 'thread')} and {_count(jobs, 'run')} at once" for threads, jobs in ways
+    )
+    counted = [seed["core_minutes"] for seed in seeds if seed["core_minutes"] is not None]
+    hours = f"{sum(counted) / 60:.1f} hours of one-core time" if counted else "time unknown"
+    partly = sum(seed["wall_minutes"] is None for seed in seeds)
+    notes = [
+        *([f"with {said}"] if said else []),
+        *([f"steps and evaluations alone for {_of(partly, len(seeds))}"] if partly else []),
+    ]
+    return f"{hours} ({'; '.join(notes)})" if notes else hours
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def _of(some: int, all_of_them: int) -> str:
+    return "all of them" if some == all_of_them else f"{some} of them"
 
 
 def ppo(found: Mapping[str, Any]) -> str:

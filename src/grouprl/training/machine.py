@@ -30,12 +30,12 @@ def release_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def describe_machine(device: torch.device) -> str:
-    """One line: the accelerator or the processor, cores and threads, torch."""
+def describe_machine(device: torch.device, *, threads: int | None = None) -> str:
+    """One line: the accelerator or the processor, cores and threads (of another process, where given), torch."""
     if device.type == "cuda":
         what = torch.cuda.get_device_name(device)
     else:
-        what = f"{_processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
+        what = f"{_processor()}, {os.cpu_count()} cores, {threads or torch.get_num_threads()} threads"
     return f"{what}; torch {torch.__version__}"
 
 
