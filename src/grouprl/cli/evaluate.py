@@ -74,6 +74,7 @@ class EvalArguments:
     seed: int = 0
     """Of the samples: the same seed draws the same random numbers for every model."""
     device: str = "auto"
+    """'auto', 'cpu', 'cuda', …"""
     show: int = 3
     """Prompts whose completions are printed."""
     json: bool = False
