@@ -68,7 +68,7 @@ def test_a_sentence_of_several_source_lines_is_whole(capsys, monkeypatch):
 def test_a_completion_script_is_left_as_it_is(capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["watch", "--tyro-print-completion", "bash"])
-    assert stopped.value.code == 0
+    assert not stopped.value.code
     script = capsys.readouterr().out
     assert "complete -F _tyro_grouprl_watch grouprl watch\n" in script
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
