@@ -216,7 +216,9 @@ def test_a_folder_with_an_adapter_loads_as_a_model(tmp_path):
 
 def test_an_adapter_whose_base_is_gone_says_so(tmp_path):
     adapted(base=str(tmp_path / "gone")).save(tmp_path / "adapter")
-    with pytest.raises(ModelError, match=r"gone.*there is no such folder"):
+    with pytest.raises(
+        ModelError, match=r"adapter': its base model '.*gone': there is no such folder; .*adapter_config.json"
+    ):
         load_policy(str(tmp_path / "adapter"), device="cpu")
 
 

@@ -152,10 +152,45 @@ def test_pickled_weights_are_refused(tmp_path):
         load_reward_model(folder, device="cpu")
 
 
-@pytest.mark.parametrize("name", ["model:", "./nowhere", "model:/no/such/folder"])
-def test_a_model_that_is_not_there(name):
-    with pytest.raises(ModelError, match=r"^(reward )?model .*: (no name|there is no such folder)"):
+@pytest.mark.parametrize(
+    ("name", "begins"),
+    [
+        ("model:", "reward 'model:': no name after it"),
+        ("./nowhere", "reward model './nowhere': there is no such folder"),
+        ("model:/no/such/folder", "reward 'model:/no/such/folder': there is no such folder"),
+        ("model:nobody/nothing", "reward 'model:nobody/nothing': neither a folder nor in the hub's cache"),
+    ],
+)
+def test_a_model_that_is_not_there_is_named_as_it_was_given(name, begins):
+    """Not as the policy's, and with what a reward model is, in place of the policies that there are."""
+    with pytest.raises(ModelError) as raised:
         load_reward_model(name)
+    assert str(raised.value).startswith(begins)
+    assert "sequence classifier with one label" in str(raised.value)
+    assert "bundled" not in str(raised.value)
+
+
+def test_one_that_fails_is_named_as_it_was_given(tmp_path, monkeypatch):
+    """Whatever is wrong with it: a file, a folder without a model, other labels, damaged weights."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
+    save(tmp_path / "labels", labels=2)
+    save(tmp_path / "damaged")
+    (tmp_path / "damaged" / "model.safetensors").write_bytes(b"no weights")
+    for folder in ("file", "empty", "labels", "damaged"):
+        with pytest.raises(ModelError, match=rf"^reward 'model:{folder}': "):
+            load_reward_model(f"model:{folder}", device="cpu")
+
+
+def test_it_is_called_after_the_folder_that_tells_it_from_others(tmp_path, monkeypatch):
+    save(tmp_path / "rm" / "model")
+    assert load_reward_model(f"model:{tmp_path}/rm/model", device="cpu").name == "rm"
+    assert load_reward_model(str(tmp_path / "rm" / "model"), device="cpu").name == "rm"
+    monkeypatch.chdir(tmp_path / "rm" / "model")
+    assert load_reward_model("model:.", device="cpu").name == "rm"
+    save(tmp_path / "other")
+    assert load_reward_model(f"model:{tmp_path}/other/", device="cpu").name == "other"
 
 
 def test_a_template_that_refuses_a_prompt_stops_before_training(tmp_path):

@@ -16,6 +16,10 @@ from grouprl.policy.model import Policy
 from grouprl.policy.probe import probe
 from grouprl.policy.quiet import quiet_transformers
 
+BASE_ADVICE = (
+    "put it there, or name its place as base_model_name_or_path in the adapter's adapter_config.json"
+)
+
 
 def load_policy(name: str = BUNDLED, *, device: str = "auto", quantize: str = "none") -> Policy:
     """Load a causal LM in float32 with its tokenizer, and check on a few tokens that grouprl can train it.
@@ -33,7 +37,8 @@ def load_policy(name: str = BUNDLED, *, device: str = "auto", quantize: str = "n
     """
     place = _device(device)
     path, adapter = _base_and_adapter(name)
-    _check_place(name if adapter is None else path, path)
+    where = f"model {name!r}" if adapter is None else f"model {name!r}: its base model {path!r}"
+    check_place(where, path, advice=_advice(name) if adapter is None else BASE_ADVICE)
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -120,24 +125,33 @@ def _quantization(kind: str) -> Any:
     )
 
 
-def _check_place(name: str, path: str) -> None:
-    """Tell a folder that is not there from a hub id, before transformers asks the hub about either."""
+def check_place(where: str, path: str, *, advice: str) -> None:
+    """Tell a folder that is not there from a hub id, before transformers asks the hub about either.
+
+    Args:
+        where: Begins the message: what it is, and as what it was given.
+        path: The folder or hub id that is looked for.
+        advice: Ends the message: what to give instead.
+
+    Raises:
+        ModelError: There is neither.
+    """
     folder = Path(path)
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise ModelError(
-                f"model {name!r}: the folder holds no config.json; give a folder that save_pretrained wrote "
+                f"{where}: the folder holds no config.json; give a folder that save_pretrained wrote "
                 "(of a run, its model/ or checkpoints/step_…/model/)"
             )
     elif folder.is_file():
-        raise ModelError(f"model {name!r}: it is a file; give the folder that holds the model")
+        raise ModelError(f"{where}: it is a file; give the folder that holds the model")
     elif path.startswith((".", "/", "~")) or path.count("/") > 1:
-        raise ModelError(f"model {name!r}: there is no such folder; {_advice(name)}")
+        raise ModelError(f"{where}: there is no such folder; {advice}")
     else:
-        _check_hub(name)
+        _check_hub(where, path, advice)
 
 
-def _check_hub(name: str) -> None:
+def _check_hub(where: str, name: str, advice: str) -> None:
     """Ask the hub once, so that a wrong name or a missing network is said at once, not after a minute of retries."""
     from huggingface_hub import HfApi, constants, try_to_load_from_cache
 
@@ -146,14 +160,14 @@ def _check_hub(name: str) -> None:
             return
         if constants.HF_HUB_OFFLINE:
             raise ModelError(
-                f"model {name!r}: neither a folder nor in the hub's cache, and HF_HUB_OFFLINE is set"
+                f"{where}: neither a folder nor in the hub's cache, and HF_HUB_OFFLINE is set; {advice}"
             )
         HfApi().model_info(name, timeout=10)
     except ModelError:
         raise
     except Exception as error:  # the hub library's HTTP errors share no base class with its other errors
         raise ModelError(
-            f"model {name!r}: not a folder, and the hub did not give it ({_one_line(error)}); {_advice(name)}"
+            f"{where}: not a folder, and the hub did not give it ({_one_line(error)}); {advice}"
         ) from error
 
 

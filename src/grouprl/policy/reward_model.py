@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 
 from grouprl.errors import ModelError
-from grouprl.policy.loading import _check_place, _device, _one_line
+from grouprl.policy.loading import _device, _one_line, check_place
 from grouprl.policy.quiet import quiet_transformers
 from grouprl.tasks.reward_specs import MODEL_PREFIX
 from grouprl.types import Message, Prompt
@@ -35,11 +36,7 @@ class RewardModel:
     def __init__(
         self, model: Any, tokenizer: Any, *, name: str = "model", batch_tokens: int = BATCH_TOKENS
     ) -> None:
-        labels = model.config.num_labels
-        if labels != 1:
-            raise ModelError(
-                f"reward model {name!r}: it has {labels} labels, expected 1, the reward; take a model trained as one"
-            )
+        _check_labels(f"reward model {name!r}", model)
         self.model = model.eval().requires_grad_(False)
         self.tokenizer, self.name, self.batch_tokens = tokenizer, name, batch_tokens
 
@@ -138,12 +135,13 @@ def load_reward_model(
             say, whose head would be random.
         ConfigError: There is no such device here.
     """
+    where = f"reward {name!r}" if name.startswith(MODEL_PREFIX) else f"reward model {name!r}"
     name = name.removeprefix(MODEL_PREFIX)
     place = _device(device)
     advice = "give the folder or the hub id of a sequence classifier with one label, saved as safetensors"
     if not name:
-        raise ModelError(f"reward model {MODEL_PREFIX!r}: no name after it; {advice}")
-    _check_place(name, name)
+        raise ModelError(f"{where}: no name after it; {advice}")
+    check_place(where, name, advice=advice)
     from safetensors import SafetensorError
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -158,17 +156,27 @@ def load_reward_model(
                 output_loading_info=True,
             )
         except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
-            raise ModelError(
-                f"reward model {name!r}: cannot be loaded ({_one_line(error)}); {advice}"
-            ) from error
+            raise ModelError(f"{where}: cannot be loaded ({_one_line(error)}); {advice}") from error
     random = sorted(loading["missing_keys"])
     if random:
         raise ModelError(
-            f"reward model {name!r}: its weights lack {', '.join(random[:3])}, which would be random; {advice}"
+            f"{where}: its weights lack {', '.join(random[:3])}, which would be random; {advice}"
         )
-    return RewardModel(
-        model.to(place),
-        tokenizer,
-        name=Path(name).name if Path(name).is_dir() else name,
-        batch_tokens=batch_tokens,
-    )
+    _check_labels(where, model)
+    return RewardModel(model.to(place), tokenizer, name=_short(name), batch_tokens=batch_tokens)
+
+
+def _check_labels(where: str, model: Any) -> None:
+    labels = model.config.num_labels
+    if labels != 1:
+        raise ModelError(
+            f"{where}: it has {labels} labels, expected 1, the reward; take a model trained as one"
+        )
+
+
+def _short(name: str) -> str:
+    """The last part of a folder's path that says which model it is: a run's is runs/<run>/model."""
+    if not Path(name).is_dir():
+        return name
+    parts = Path(os.path.abspath(name)).parts
+    return next((part for part in reversed(parts[1:]) if part != "model"), "model")
