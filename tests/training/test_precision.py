@@ -82,6 +82,39 @@ def test_the_micro_batch_fits_what_is_free(monkeypatch):
     assert fitted(math.ceil(needed / 0.8)) == 200
 
 
+def test_a_critic_of_its_own_takes_its_memory(monkeypatch):
+    """Its weights (4 bytes), gradient (4) and moments (8) besides the policy's gradient and moments; in a micro-batch
+    a token is kept by both models. Its LM head gets no gradient, and is a copy all the same where it is not tied."""
+    for tied in (True, False):
+        policy = tiny.policy(tie_word_embeddings=tied)
+        each = saved_bytes_per_token(policy)
+        monkeypatch.setattr("grouprl.training.memory.CHUNK_ELEMENTS", 0)
+        weights = sum(p.numel() for p in policy.model.parameters())
+        backbone = sum(p.numel() for p in policy.model.base_model.parameters())
+        assert (backbone == weights) is tied
+        needed = 12 * weights + 4 * weights + 12 * backbone + 150 * 2 * each
+        free = math.ceil(needed / 0.8)
+        monkeypatch.setattr("grouprl.training.memory.free_memory", lambda device, free=free: free)
+        assert fit_micro_batch(policy, sampler_copy=False, own_critic=True).tokens == 150
+        assert fit_micro_batch(policy, sampler_copy=False).tokens > 300
+
+
+def test_a_run_with_a_critic_of_its_own_counts_it(make, monkeypatch):
+    from grouprl.training import run as module
+
+    told = []
+
+    def fitted(policy, **keywords):
+        told.append(keywords["own_critic"])
+        return fit_micro_batch(policy, **keywords)
+
+    monkeypatch.setattr(module, "fit_micro_batch", fitted)
+    own = {"critic_backbone": "own"}
+    for name, estimator in (("ppo", "gae"), ("grpo", "grpo")):  # without a critic the setting is idle
+        train(make(name, steps=1, micro_batch_tokens=0, advantage={"estimator": estimator}, critic=own))
+    assert told == [True, False]
+
+
 def test_a_run_in_bfloat16_resumes_to_the_bit_and_saves_float32(make):
     whole = train(make("whole", steps=4, checkpoint={"checkpoint_every": 2}, **BF16))
     train(make("half", steps=2, checkpoint={"checkpoint_every": 2}, **BF16))

@@ -45,7 +45,12 @@ class MicroBatch:
 
 
 def fit_micro_batch(
-    policy: Policy, *, sampler_copy: bool, moments_bytes: int = 8, sharers: int = 1
+    policy: Policy,
+    *,
+    sampler_copy: bool,
+    moments_bytes: int = 8,
+    sharers: int = 1,
+    own_critic: bool = False,
 ) -> MicroBatch:
     """The largest micro-batch that fits the free memory and still pays.
 
@@ -54,6 +59,8 @@ def fit_micro_batch(
         sampler_copy: Whether a bfloat16 copy of the weights will be made.
         moments_bytes: Of the optimizer's moments, for each trained weight.
         sharers: Processes that will take as much of the same memory.
+        own_critic: Whether a critic will be made with a backbone of its own: a copy of the model, whose gradient and
+            moments are kept as well, and whose forward is kept for the same backward.
     """
     weights = sum(p.numel() for p in policy.model.parameters())
     trained = sum(p.numel() for p in policy.parameters())
@@ -62,6 +69,10 @@ def fit_micro_batch(
     )  # the gradient is in float32
     to_come += 4 * 4 * CHUNK_ELEMENTS  # logits of a chunk, and what is worked out from them
     free, each = free_memory(policy.device) // sharers, saved_bytes_per_token(policy)
+    if own_critic:
+        backbone = sum(p.numel() for p in policy.model.base_model.parameters() if p.requires_grad)
+        to_come += sum(p.nbytes for p in policy.model.parameters()) + (4 + moments_bytes) * backbone
+        each *= 2
     fits = int((SHARE * free - to_come) / each)
     most = MOST.get(policy.device.type, MOST["cpu"])
     return MicroBatch(min(max(fits, FEWEST), most), each, free)
