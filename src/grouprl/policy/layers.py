@@ -7,10 +7,10 @@ steps back where something is unusual (another type, autocast, a compiled graph)
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -35,23 +35,31 @@ def use_lean_layers(model: nn.Module) -> None:
 
 
 @contextmanager
-def packed_weights(model: nn.Module, rows: int) -> Iterator[None]:
+def packed_weights(
+    model: nn.Module, rows: int, *, weight_of: Callable[[LeanLinear], Tensor] | None = None
+) -> Iterator[None]:
     """Within it, products without gradient use packed copies of the weights (`matmul.pack_weight`), which must not
     change meanwhile. Takes the memory of the weights once more.
 
     Args:
         model: Its `LeanLinear` layers are packed; on other machines than theirs nothing is done.
         rows: How many tokens run together, about.
+        weight_of: What to pack for a layer, in place of its own weight.
     """
-    layers = [module for module in model.modules() if isinstance(module, LeanLinear)]
-    layers = [module for module in layers if module.weight.device.type == "cpu"]
+    layers = packable(model)
     try:
         for layer in layers:
-            layer.packed = pack_weight(layer.weight, rows)
+            layer.packed = pack_weight(layer.weight if weight_of is None else weight_of(layer), rows)
         yield
     finally:
         for layer in layers:
             layer.packed = None
+
+
+def packable(model: nn.Module) -> list[LeanLinear]:
+    """The layers that `packed_weights` packs."""
+    layers = [module for module in model.modules() if isinstance(module, LeanLinear)]
+    return [layer for layer in layers if layer.weight.device.type == "cpu"]
 
 
 def _is_plain(*tensors: Tensor) -> bool:
@@ -130,46 +138,106 @@ class _Embedding(torch.autograd.Function):
 
 
 class LeanGatedMlp(nn.Module):
-    """down(act(gate(x)) · up(x)) that keeps gate and up for backward, and works the rest out again."""
+    """down(act(gate(x)) · up(x)) that keeps gate and up for backward, and works the rest out again.
+
+    down may carry a LoRA adapter: W v + b + s B (A v).
+    """
 
     gate_proj: nn.Module
     up_proj: nn.Module
-    down_proj: nn.Linear
+    down_proj: nn.Module
     act_fn: nn.Module
 
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch hidden"]:
-        gate, up, down = self.gate_proj(x), self.up_proj(x), self.down_proj
-        if not (
-            torch.is_grad_enabled() and type(down) in (nn.Linear, LeanLinear) and _is_plain(gate, down.weight)
-        ):
-            return down(self.act_fn(gate) * up)
-        out: Tensor = _GatedDown.apply(
-            gate.flatten(0, -2), up.flatten(0, -2), down.weight, down.bias, self.act_fn
-        )
+        gate, up = self.gate_proj(x), self.up_proj(x)
+        down = _plain_down(self.down_proj) if torch.is_grad_enabled() else None
+        if down is None or not _is_plain(gate, *(w for w in (down.weight, down.a, down.b) if w is not None)):
+            out: Tensor = self.down_proj(self.act_fn(gate) * up)
+            return out
+        out = _GatedDown.apply(gate.flatten(0, -2), up.flatten(0, -2), *down, self.act_fn)
         return out.view(*x.shape[:-1], -1)
 
 
+class _Down(NamedTuple):
+    """What a linear layer, with or without an adapter, multiplies by: W, b, A, B and s."""
+
+    weight: Tensor
+    bias: Tensor | None
+    a: Tensor | None = None
+    b: Tensor | None = None
+    scaling: float = 0.0
+
+
+def _plain_down(layer: Any) -> _Down | None:
+    """Of a linear layer, or of one that peft has wrapped with one plain adapter that is on; None of any other."""
+    if type(layer) in (nn.Linear, LeanLinear):
+        return _Down(layer.weight, layer.bias)
+    base: Any = getattr(layer, "base_layer", None)
+    wrapped = type(layer).__name__ == "Linear" and type(layer).__module__.startswith("peft.tuners.lora")
+    if not wrapped or type(base) not in (nn.Linear, LeanLinear):
+        return None
+    if layer.disable_adapters or layer.merged or len(layer.active_adapters) != 1:
+        return None
+    (name,) = layer.active_adapters
+    if name not in layer.lora_A or name in getattr(layer, "lora_variant", ()):  # DoRA and its like
+        return None
+    a, b = layer.lora_A[name], layer.lora_B[name]
+    if a.bias is not None or b.bias is not None or not isinstance(layer.lora_dropout[name], nn.Identity):
+        return None
+    return _Down(base.weight, base.bias, a.weight, b.weight, layer.scaling[name])
+
+
 class _GatedDown(torch.autograd.Function):
+    """W v + b + s B (A v) with v = act(gate) · up; the adapter's part where there is one."""
+
     @staticmethod
     def forward(
-        ctx: Any, gate: Tensor, up: Tensor, weight: Tensor, bias: Tensor | None, activation: nn.Module
+        ctx: Any,
+        gate: Tensor,
+        up: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        a: Tensor | None,
+        b: Tensor | None,
+        scaling: float,
+        activation: nn.Module,
     ) -> Tensor:
-        ctx.save_for_backward(gate, up, weight)
-        ctx.activation = activation
-        return product(activation(gate).mul_(up), weight, bias)
+        gated = activation(gate).mul_(up)
+        out, inner = product(gated, weight, bias), None
+        if a is not None and b is not None:
+            inner = product(gated, a)
+            out = out.add_(product(inner, b), alpha=scaling)
+        ctx.save_for_backward(gate, up, weight, a, b, inner)
+        ctx.scaling, ctx.activation = scaling, activation
+        return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        gate, up, weight = ctx.saved_tensors
+        gate, up, weight, a, b, inner = ctx.saved_tensors
+        _, needs_up, needs_weight, needs_bias, needs_a, needs_b, *_ = ctx.needs_input_grad
         with torch.enable_grad():
             gate = gate.detach().requires_grad_()
             activated = ctx.activation(gate)
         values = activated.detach()
-        grad_weight = product(grad.T, (values * up).T) if ctx.needs_input_grad[2] else None
-        grad_gated = product(grad, weight.T)
-        grad_up = grad_gated * values if ctx.needs_input_grad[1] else None
+        gated = values * up if needs_weight or needs_a else None
+        grad_gated, grad_inner = product(grad, weight.T), None
+        if inner is not None:
+            grad_inner = product(grad, b.T).mul_(ctx.scaling)
+            grad_gated = grad_gated.add_(product(grad_inner, a.T))
+        grad_up = grad_gated * values if needs_up else None
         (grad_gate,) = torch.autograd.grad(activated, gate, grad_gated.mul_(up))
-        return grad_gate, grad_up, grad_weight, grad.sum(0) if ctx.needs_input_grad[3] else None, None
+        return (
+            grad_gate,
+            grad_up,
+            product(grad.T, gated.T) if gated is not None and needs_weight else None,
+            grad.sum(0) if needs_bias else None,
+            product(grad_inner.T, gated.T)
+            if gated is not None and grad_inner is not None and needs_a
+            else None,
+            product(grad.T, inner.T).mul_(ctx.scaling) if needs_b else None,
+            None,
+            None,
+        )
 
 
 @cache

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from grouprl.errors import ConfigError, MissingDependency, ModelError
-from grouprl.policy.layers import use_lean_layers
+from grouprl.policy.layers import packable, packed_weights, use_lean_layers
 from grouprl.policy.quiet import quiet_transformers
 
 ADAPTER_CONFIG = "adapter_config.json"
@@ -119,6 +119,30 @@ def adapter_off(model: nn.Module) -> Iterator[None]:
             layer.enable_adapters(True)
 
 
+@contextmanager
+def merged_packed(model: nn.Module, rows: int) -> Iterator[None]:
+    """`layers.packed_weights` with W + s B A packed in place of W, so that a product is one and not three.
+
+    Within it nothing of the model may be run with gradient, or under autocast. The weights stay as they are.
+    """
+    lean = set(packable(model))
+    layers = {layer.base_layer: layer for layer in _adapted_layers(model) if layer.base_layer in lean}
+
+    @torch.no_grad()
+    def merged(linear: nn.Linear) -> Tensor:
+        layer = layers.get(linear)
+        return linear.weight if layer is None else linear.weight + _delta(layer)
+
+    with packed_weights(model, rows, weight_of=merged):
+        try:
+            for layer in layers.values():
+                layer.enable_adapters(False)  # what peft would add is in the packed weight
+            yield
+        finally:
+            for layer in layers.values():
+                layer.enable_adapters(True)
+
+
 def save_adapter(model: nn.Module, folder: Path) -> None:
     """Write adapter_config.json and adapter_model.safetensors as peft does: `PeftModel.from_pretrained` reads them."""
     from peft import get_peft_model_state_dict
@@ -210,7 +234,7 @@ def merged_parameters(model: nn.Module) -> Iterator[Tensor]:
         if id(parameter) in adapter:
             continue
         layer = layers.get(name)
-        yield parameter if layer is None else parameter + layer.get_delta_weight(layer.active_adapters[0])
+        yield parameter if layer is None else parameter + _delta(layer)
 
 
 def base_of(folder: Path) -> str | None:
@@ -243,6 +267,12 @@ def is_adapted_layer(module: nn.Module) -> bool:
 
 def _adapted_layers(model: nn.Module) -> list[Any]:
     return [module for module in model.modules() if is_adapted_layer(module)]
+
+
+def _delta(layer: Any) -> Tensor:
+    """s B A."""
+    delta: Tensor = layer.get_delta_weight(layer.active_adapters[0])
+    return delta
 
 
 def _adapter_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

@@ -18,7 +18,14 @@ from grouprl.errors import ModelError
 from grouprl.policy.attention import Layout
 from grouprl.policy.head import Head
 from grouprl.policy.layers import packed_weights
-from grouprl.policy.lora import adapter_off, is_adapted, merge_adapter, merged_parameters, save_adapter
+from grouprl.policy.lora import (
+    adapter_off,
+    is_adapted,
+    merge_adapter,
+    merged_packed,
+    merged_parameters,
+    save_adapter,
+)
 from grouprl.policy.quiet import quiet_transformers
 from grouprl.policy.rows import Member, Rows, build_rows
 from grouprl.policy.sharding import is_sharded, shard_model, whole, whole_state, with_whole_weights
@@ -129,7 +136,11 @@ class Policy:
         return whole_state(self.model, keep=keep) if self.sharded else None
 
     def packed(self, rows: int) -> AbstractContextManager[None]:
-        """For many small forwards without gradient: see `layers.packed_weights`."""
+        """For many small forwards without gradient: see `layers.packed_weights`, `lora.merged_packed`."""
+        if (
+            self.adapted and not self.base_only and self.dtype == self.head.weight.dtype
+        ):  # else under autocast
+            return merged_packed(self.model, rows)
         return packed_weights(self.model, rows)
 
     def checkpoint_layers(self) -> None:
