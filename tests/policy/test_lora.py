@@ -199,6 +199,26 @@ def test_peft_alone_reads_what_was_saved(tmp_path):
         torch.testing.assert_close(read(input_ids=ids).logits, logits(policy), rtol=1e-5, atol=1e-5)
 
 
+def test_transformers_alone_reads_what_was_saved(tmp_path):
+    """Its own loading of adapters, which asks for a peft of its own choice, takes the folder as well."""
+    tiny.save(tmp_path / "base")
+    ours = load_policy(str(tmp_path / "base"), device="cpu")
+    lora.attach_adapter(ours.model, rank=4, alpha=8.0)
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            parameter.normal_(0, 0.2)
+    ours.save(tmp_path / "adapter")
+    ids = torch.arange(3, 20)[None]
+    with torch.no_grad():
+        expected = ours.model(input_ids=ids, use_cache=False).logits
+        base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+        assert (base(input_ids=ids).logits - expected).norm() > 0.1 * expected.norm()
+        for theirs in (base, AutoModelForCausalLM.from_pretrained(tmp_path / "adapter")):
+            if theirs is base:
+                base.load_adapter(str(tmp_path / "adapter"))
+            assert (theirs(input_ids=ids).logits - expected).norm() <= 1e-4 * expected.norm()
+
+
 def test_a_folder_with_an_adapter_loads_as_a_model(tmp_path):
     tiny.save(tmp_path / "base")
     base = load_policy(str(tmp_path / "base"), device="cpu")
