@@ -24,7 +24,7 @@ from grouprl.training.memory import GIB, free_memory
 
 REPOSITORY = Path(__file__).parent.parent
 GIB_A_RUN = 5
-"""What a run may take at its peak, with a critic of its own."""
+"""More than a run takes at its peak (3.7 GiB), but for one with a critic of its own (6.5)."""
 PLANNED_THREADS = 2
 """The plan's minutes are of runs with so many threads."""
 LOOK_EVERY_S = 0.5
