@@ -91,7 +91,7 @@ def until(condition, process, timeout_s=120):
 
 def test_every_run_is_saved_on_a_signal_and_goes_on(tmp_path):
     model = tiny.save(tmp_path / "tiny", max_position_embeddings=1024)
-    root, steps = tmp_path / "runs", 30
+    root, steps = tmp_path / "runs", 60
     names = ("add-grpo", "add-rloo")
     folders = [root / name / "seed-0" for name in names]
     command = [sys.executable, "-u", str(ROOT / "benchmarks" / "results.py"), "--root", str(root)]
@@ -106,14 +106,17 @@ def test_every_run_is_saved_on_a_signal_and_goes_on(tmp_path):
         said, _ = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "2 are to be made, 2 at once, each with 1 thread" in said
-    assert "waiting until saved: add-grpo/seed-0, add-rloo/seed-0" in said
-    for folder in folders:
+    stopped = set()  # on a busy machine one may be done before the other has begun
+    for name, folder in zip(names, folders, strict=True):
         done = len((folder / "metrics.jsonl").read_text().splitlines())
-        assert 0 < done < steps
-        assert (folder / "checkpoints" / f"step_{done:05d}").is_dir()
-        assert not (folder / "finished.json").exists()
+        if done < steps:
+            stopped.add(folder)
+            assert f"{name}/seed-0" in said.partition("waiting until saved: ")[2].splitlines()[0]
+            assert (folder / "checkpoints" / f"step_{done:05d}").is_dir()
+            assert not (folder / "finished.json").exists()
         log = folder.with_name("seed-0.log").read_text()
         assert "Traceback" not in log
+    assert stopped
 
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
@@ -121,6 +124,8 @@ def test_every_run_is_saved_on_a_signal_and_goes_on(tmp_path):
     found = json.loads((root / "results.json").read_text())
     for name, folder in zip(names, folders, strict=True):
         assert len((folder / "metrics.jsonl").read_text().splitlines()) == steps
+        if folder not in stopped:
+            continue
         assert f"{name}/seed-0: done in" in ended.stdout
         times = [json.loads(line) for line in folder.with_name("seed-0.times.jsonl").read_text().splitlines()]
         assert [(t["threads"], t["jobs"]) for t in times] == [(1, 2), (1, 2)]
