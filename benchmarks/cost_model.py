@@ -100,7 +100,7 @@ class ModelShape:
             behind     12 h + 4                                  the last norm and the states that the head takes
 
         h, i, q and kv are the widths of residual stream, MLP, queries and keys. Read off `saved_tensors_hooks` for
-        models of different widths (`training.memory.saved_bytes_per_token`), and tested against it. With checkpointing
+        models of different widths (`training.memory.saved_bytes`), and tested against it. With checkpointing
         a layer's own share exists once more while it runs backward; that is `layer_bytes`.
         """
         each = FLOAT32 * self.hidden if checkpointing else self.layer_bytes(dtype)

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from grouprl.errors import ConfigError, MissingDependency, ModelError
 from grouprl.policy import Policy, completion_logprobs, load_policy, lora
-from grouprl.training.memory import saved_bytes_per_token
+from grouprl.training.memory import saved_bytes
 
 peft = pytest.importorskip("peft")
 pytestmark = pytest.mark.filterwarnings(
@@ -289,8 +289,8 @@ def test_without_peft_the_message_says_what_to_install(monkeypatch):
 
 def test_a_frozen_weight_leaves_no_input_behind():
     """A layer's input is kept for its weight's gradient alone."""
-    everything = saved_bytes_per_token(tiny.policy())
-    attention_only = saved_bytes_per_token(adapted(targets=["q_proj"]))
+    everything, _ = saved_bytes(tiny.policy())
+    attention_only, _ = saved_bytes(adapted(targets=["q_proj"]))
     assert attention_only < everything
 
 

@@ -158,7 +158,7 @@ def test_only_trained_weights_count_in_the_memory_to_come(monkeypatch):
     from grouprl.training import memory
 
     monkeypatch.setattr(memory, "CHUNK_ELEMENTS", 0)
-    monkeypatch.setattr(memory, "saved_bytes_per_token", lambda policy: 1000)
+    monkeypatch.setattr(memory, "saved_bytes", lambda policy: (1000, 0))
     monkeypatch.setattr(memory, "MOST", {"cpu": 10**9})
     monkeypatch.setattr(memory, "free_memory", lambda device: 10**7)
     policy = tiny.policy()

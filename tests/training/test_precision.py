@@ -10,7 +10,7 @@ from updates import gradient, reference_gradient, relative_error
 from grouprl.errors import ModelError
 from grouprl.policy import load_policy
 from grouprl.training import resume, train
-from grouprl.training.memory import FEWEST, MOST, fit_micro_batch, saved_bytes_per_token
+from grouprl.training.memory import FEWEST, MOST, fit_micro_batch, saved_bytes
 
 BF16 = {"dtype": "bfloat16", "rollout": {"sampler_dtype": "bfloat16"}}
 
@@ -35,11 +35,11 @@ def test_checkpointed_layers_give_the_same_gradient(family):
 
 def test_checkpointed_layers_keep_less():
     policy = tiny.policy(num_hidden_layers=6)
-    before = saved_bytes_per_token(policy)
+    before, _ = saved_bytes(policy)
     policy.checkpoint_layers()
-    assert saved_bytes_per_token(policy) < before / 4
+    assert saved_bytes(policy)[0] < before / 4
     policy.in_dtype(torch.float32)  # as a run makes its sampler
-    assert saved_bytes_per_token(policy) < before / 4
+    assert saved_bytes(policy)[0] < before / 4
 
 
 def test_a_model_without_checkpointing_says_so():
@@ -61,14 +61,26 @@ def test_saved_bytes_are_those_of_the_tensors_kept():
     values 16 each, their attention 32 with 4 normalisers, gate and up (2 · 48); besides the last norm's input,
     normalised form, rsqrt and result. The rotation's cosines and sines are shared."""
     policy = tiny.policy()
-    floats = saved_bytes_per_token(policy) / 4
+    floats = saved_bytes(policy)[0] / 4
     layer = 6 * 32 + 2 + 32 + 2 * 16 + 32 + 4 + 2 * 48
     assert 2 * layer < floats < 2 * layer + 6 * 32 + 40
 
 
+def test_autocasts_copies_of_the_weights_are_no_tokens():
+    """Each layer's products run on copies in bfloat16, 2 bytes a weight, which live until backward: 2 layers 32 wide
+    with queries and output 32 × 32, keys and values 16 × 32, MLP 48 × 32 three times. A token keeps about half as
+    much as in float32, however many share the copies."""
+    policy = tiny.policy()
+    full, _ = saved_bytes(policy)
+    each, once = saved_bytes(policy.in_dtype(torch.bfloat16))
+    copies = 2 * 2 * (2 * 32 * 32 + 2 * 16 * 32 + 3 * 48 * 32)
+    assert copies <= once < copies + 64 * 200
+    assert full / 3 < each < full
+
+
 def test_the_micro_batch_fits_what_is_free(monkeypatch):
     policy = tiny.policy()
-    each = saved_bytes_per_token(policy)
+    each, once = saved_bytes(policy)
     monkeypatch.setattr("grouprl.training.memory.CHUNK_ELEMENTS", 0)
     weights = sum(p.numel() for p in policy.model.parameters())
 
@@ -78,7 +90,7 @@ def test_the_micro_batch_fits_what_is_free(monkeypatch):
 
     assert fitted(10**12) == MOST["cpu"]
     assert fitted(0) == FEWEST
-    needed = 14 * weights + 200 * each
+    needed = 14 * weights + once + 200 * each
     assert fitted(math.ceil(needed / 0.8)) == 200
 
 
@@ -87,12 +99,12 @@ def test_a_critic_of_its_own_takes_its_memory(monkeypatch):
     a token is kept by both models. Its LM head gets no gradient, and is a copy all the same where it is not tied."""
     for tied in (True, False):
         policy = tiny.policy(tie_word_embeddings=tied)
-        each = saved_bytes_per_token(policy)
+        each, once = saved_bytes(policy)
         monkeypatch.setattr("grouprl.training.memory.CHUNK_ELEMENTS", 0)
         weights = sum(p.numel() for p in policy.model.parameters())
         backbone = sum(p.numel() for p in policy.model.base_model.parameters())
         assert (backbone == weights) is tied
-        needed = 12 * weights + 4 * weights + 12 * backbone + 150 * 2 * each
+        needed = 12 * weights + 4 * weights + 12 * backbone + 2 * once + 150 * 2 * each
         free = math.ceil(needed / 0.8)
         monkeypatch.setattr("grouprl.training.memory.free_memory", lambda device, free=free: free)
         assert fit_micro_batch(policy, sampler_copy=False, own_critic=True).tokens == 150

@@ -68,24 +68,36 @@ def fit_micro_batch(
         2 * weights if sampler_copy else 0
     )  # the gradient is in float32
     to_come += 4 * 4 * CHUNK_ELEMENTS  # logits of a chunk, and what is worked out from them
-    free, each = free_memory(policy.device) // sharers, saved_bytes_per_token(policy)
+    free = free_memory(policy.device) // sharers
+    each, once = saved_bytes(policy)
+    to_come += once
     if own_critic:
         backbone = sum(p.numel() for p in policy.model.base_model.parameters() if p.requires_grad)
-        to_come += sum(p.nbytes for p in policy.model.parameters()) + (4 + moments_bytes) * backbone
+        to_come += sum(p.nbytes for p in policy.model.parameters()) + (4 + moments_bytes) * backbone + once
         each *= 2
     fits = int((SHARE * free - to_come) / each)
     most = MOST.get(policy.device.type, MOST["cpu"])
     return MicroBatch(min(max(fits, FEWEST), most), each, free)
 
 
-def saved_bytes_per_token(policy: Policy) -> int:
-    """Bytes that a forward keeps for backward, for each token, weights not counted. By a forward."""
-    ids = [i % policy.vocab_size for i in range(PROBE_TOKENS)]
+def saved_bytes(policy: Policy) -> tuple[int, int]:
+    """What a forward keeps for backward: bytes for each token, and once, whatever their number (autocast's rounded
+    copies of the weights). The weights themselves are not counted. By two forwards of different length."""
+    short, long = _kept_by(policy, PROBE_TOKENS // 2), _kept_by(policy, PROBE_TOKENS)
+    each = max(1, (long - short) // (PROBE_TOKENS - PROBE_TOKENS // 2))
+    return each, max(0, long - each * (PROBE_TOKENS - 1))  # the last token is not run
+
+
+def _kept_by(policy: Policy, tokens: int) -> int:
+    """Bytes that a forward of a sequence keeps for backward, and gives."""
+    ids = [i % policy.vocab_size for i in range(tokens)]
     completion = Completion(tuple(ids[1:]), (0.0,) * (len(ids) - 1), (True,) * (len(ids) - 1), "", "stop")
     group = Group("probe", Prompt("probe", ""), "", (ids[0],), (completion,))
-    share = policy.can_share(PROBE_TOKENS)
     rows = build_rows(
-        [[(0, group, completion)]], pad_id=policy.pad_id, share_prefix=share, device=policy.device
+        [[(0, group, completion)]],
+        pad_id=policy.pad_id,
+        share_prefix=policy.can_share(tokens),
+        device=policy.device,
     )
     kept: dict[int, int] = {}
 
@@ -103,8 +115,7 @@ def saved_bytes_per_token(policy: Policy) -> int:
             attention_mask=rows.attention_mask,
             layout=rows.packing,
         )
-    total = sum(size for place, size in kept.items() if place not in weights)
-    return max(1, (total + hidden.nbytes) // PROBE_TOKENS)
+    return sum(size for place, size in kept.items() if place not in weights) + hidden.nbytes
 
 
 def free_memory(device: torch.device) -> int:
