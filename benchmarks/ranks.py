@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="measure also what has been measured")
     parser.add_argument("--output", type=Path, default=MEASURED)
     arguments = parser.parse_args()
-    cores = len(os.sched_getaffinity(0))
+    cores = os.cpu_count() or 1
     sizes = arguments.ranks or [size for size in (1, 2, 4) if size <= max(2, cores)]
     points = json.loads(arguments.output.read_text(encoding="utf-8")) if arguments.output.exists() else {}
     print("| ranks | strategy | s a step | of it rollout | train | GiB a rank |\n|---|---|---|---|---|---|")

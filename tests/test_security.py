@@ -101,6 +101,25 @@ def test_no_pickled_weights_take_the_place_of_a_checkpoint_s_safetensors(stopped
     assert not trap.exists()
 
 
+def test_no_pickle_among_sliced_moments_is_run(stopped, tmp_path):
+    """DCP's own form of a checkpoint has a pickle, .metadata; ours is never read so, whatever lies there."""
+    trap = tmp_path / "sprung"
+    checkpoint = stopped / "checkpoints" / "step_00002"
+    (checkpoint / "optimizer.pt").unlink()
+    slices = checkpoint / "optimizer"
+    slices.mkdir()
+    for name in (".metadata", "__0_0.distcp", "shard-00001-model-00001-of-00001.safetensors"):
+        (slices / name).write_bytes(pickle.dumps(Trap(trap), protocol=2))
+    state = checkpoint / "state.json"
+    record = json.loads(state.read_text())
+    record.pop("checksum")
+    del record["files"]["optimizer.pt"]
+    seal(state, record)
+    with pytest.raises(GrouprlError, match="holds no optimizer's moments"):
+        resume(stopped)
+    assert not trap.exists()
+
+
 @pytest.mark.parametrize("name", ["/dev/zero", "../../../my_rewards.py", "/etc/passwd"])
 def test_no_file_outside_a_checkpoint_is_read_for_it(stopped, name):
     """A state.json that names /dev/zero would be read for ever."""
