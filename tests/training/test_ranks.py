@@ -5,12 +5,13 @@ import os
 import signal
 
 import pytest
+import tiny
 import torch
 import update_ranks
 from update_ranks import CASES
 
 from grouprl.errors import ConfigError, LostRank, RewardError, RewardUnavailable, RunError
-from grouprl.training import config_from_dict
+from grouprl.training import config_from_dict, memory
 from grouprl.training.interrupts import Interrupted, Interrupts
 from grouprl.training.minibatches import deal, number_members
 from grouprl.training.ranks import VARIABLES, Failure, Ranks, joined, own_device
@@ -250,3 +251,20 @@ def test_nccl(strategy):
             torch.testing.assert_close(
                 ranks[0][number].weights[name], weight, rtol=1e-4, atol=2e-5, msg=case.name
             )
+
+
+def test_what_is_shared_out_leaves_room_for_larger_micro_batches(monkeypatch):
+    monkeypatch.setattr(memory, "CHUNK_ELEMENTS", 0)
+    monkeypatch.setattr(memory, "saved_bytes", lambda policy: (1000, 0))
+    monkeypatch.setattr(memory, "MOST", {"cpu": 10**9})
+    monkeypatch.setattr(memory, "free_memory", lambda device: 10**7)
+    policy = tiny.policy()
+    n, head = sum(p.numel() for p in policy.model.parameters()), policy.head.weight.numel()
+    # A fourth of gradient and moments, a float32 copy for the sampler, three fourths of the weights given back.
+    expected = 8 * 10**6 - (3 * n + 4 * n - 3 * n + 8 * head)
+    found = memory.fit_micro_batch(policy, sampler_copy=False, slices=4).tokens
+    assert found == pytest.approx(expected / 1000, abs=1)
+    rounded = memory.fit_micro_batch(policy, sampler_copy=True, slices=4).tokens
+    assert rounded == pytest.approx((expected + 2 * n) / 1000, abs=1)
+    shared = memory.fit_micro_batch(policy, sampler_copy=False, sharers=2).tokens
+    assert shared == pytest.approx((4 * 10**6 - 12 * n) / 1000, abs=1)

@@ -50,6 +50,7 @@ def fit_micro_batch(
     sampler_copy: bool,
     moments_bytes: int = 8,
     sharers: int = 1,
+    slices: int = 1,
     own_critic: bool = False,
 ) -> MicroBatch:
     """The largest micro-batch that fits the free memory and still pays.
@@ -59,14 +60,19 @@ def fit_micro_batch(
         sampler_copy: Whether a bfloat16 copy of the weights will be made.
         moments_bytes: Of the optimizer's moments, for each trained weight.
         sharers: Processes that will take as much of the same memory.
+        slices: Ranks over which weights, gradient and moments will be shared out (fsdp), with a whole copy of the
+            weights for the sampler on each.
         own_critic: Whether a critic will be made with a backbone of its own: a copy of the model, whose gradient and
             moments are kept as well, and whose forward is kept for the same backward.
     """
     weights = sum(p.numel() for p in policy.model.parameters())
     trained = sum(p.numel() for p in policy.parameters())
-    to_come = (4 + moments_bytes) * trained + (
-        2 * weights if sampler_copy else 0
-    )  # the gradient is in float32
+    to_come = (4 + moments_bytes) * trained // slices  # the gradient is in float32
+    to_come += 2 * weights if sampler_copy else 0
+    if slices > 1:
+        to_come += 0 if sampler_copy else 4 * weights
+        to_come -= 4 * (weights - weights // slices)  # given back once they are shared out
+        to_come += 2 * 4 * policy.head.weight.numel()  # whole in forward and backward, with its gradient
     to_come += 4 * 4 * CHUNK_ELEMENTS  # logits of a chunk, and what is worked out from them
     free = free_memory(policy.device) // sharers
     each, once = saved_bytes(policy)

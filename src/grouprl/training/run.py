@@ -401,6 +401,7 @@ def _prepare(policy: Policy, config: Config, ranks: Ranks | None = None) -> tupl
             moments_bytes=2 if config.optimizer.optimizer_kind == "adamw_8bit" else 8,
             own_critic=config.advantage.estimator == "gae" and config.critic.critic_backbone == "own",
             sharers=ranks.local_size if policy.device.type == "cpu" else 1,
+            slices=ranks.size if config.distributed.strategy == "fsdp" else 1,
         )
     )
     fitted = min(found, key=lambda fit: fit.tokens)
