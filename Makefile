@@ -5,7 +5,7 @@
 #   make check   format, lint, types, layers
 #   make bench   measures, against named peers
 #   make results makes the runs of docs/results.md, hours in all; it goes on where it was stopped
-#   make figures draws the figures of the docs, and writes the tables of docs/results.md and docs/scaling.md
+#   make figures draws the figures of the docs, and writes the tables of what was measured
 #   make faults  does what is feared to runs of a tiny model, and looks (docs/reliability.md)
 #   make audit   known vulnerabilities of the pinned dependencies (needs the network)
 #   make integrations  tests grouprl inside other trainers, each in an environment of its own
@@ -66,6 +66,7 @@ figures: setup
 	$(BIN)/python docs/figures.py
 	$(BIN)/python docs/results_page.py
 	$(BIN)/python docs/scaling_page.py
+	$(BIN)/python docs/overlap_table.py
 
 RUN ?= runs/arithmetic-1
 

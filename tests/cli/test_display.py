@@ -1,9 +1,15 @@
-"""The display of a run whose reader goes away."""
+"""The display of a run whose reader goes away, and of one that does two things at once."""
 
+import io
 import os
 import pty
+from pathlib import Path
 
-from grouprl.cli.display import SteadyConsole
+import pytest
+from rich.console import Console
+
+from grouprl.cli.display import Display, SteadyConsole
+from grouprl.training import config_from_dict
 
 
 def console(descriptor):
@@ -37,3 +43,24 @@ def test_a_log_on_a_full_disk_is_written_to_no_more():
     for _ in range(3):
         shown.print("after")
     stream.close()
+
+
+@pytest.mark.parametrize(
+    ("max_staleness", "shown"),
+    [
+        (0, {"step": (0, 16), "scoring": (2, 64)}),
+        (1, {"step": (0, 16), "training": (3, 9), "scoring, next step": (2, 64)}),
+    ],
+)
+def test_two_stages_at_once_have_a_bar_each(max_staleness, shown):
+    """Taking turns, the stage told last is the one that runs."""
+    display = Display(Console(file=io.StringIO(), force_terminal=True))
+    with display:
+        display.loading("model")
+        config = config_from_dict({"rollout": {"max_staleness": max_staleness}})
+        display.started(config, Path("run"), machine="machine", step=0, notes=[])
+        display.stage("train", 3, 9)
+        display.stage("rollout", 10, 64)
+        display.stage("reward", 2, 64)
+        tasks = display._progress.tasks
+        assert {task.description: (task.completed, task.total) for task in tasks} == shown

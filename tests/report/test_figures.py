@@ -84,6 +84,20 @@ def test_other_seconds_are_what_the_stages_leave_and_never_negative():
     assert series(drawn(records)["seconds"])["other"] == [1.0, 0.0]
 
 
+def test_what_runs_beside_training_is_not_stacked_on_it():
+    """The stack is what a step took: 1 s of waiting and 5 of training; 6 of sampling and scoring ran beside it."""
+    line = {
+        "seconds_step": 6.0,
+        "seconds_wait": 1.0,
+        "seconds_train": 5.0,
+        "seconds_rollout": 5.5,
+        "seconds_reward": 0.5,
+    }
+    figure = drawn([{"step": 1, **line}, {"step": 2, **line}])["seconds"]
+    assert series(figure) == {"wait for completions": [1.0, 1.0], "train": [5.0, 5.0]}
+    assert "Beside it, of the next step: rollout 5.5 s, reward 0.5 s." in figure.caption
+
+
 @pytest.mark.parametrize("present", [0, 1])
 def test_held_out_is_drawn_from_two_evaluations(present):
     evaluations = [{"step": 0, "accuracy": 0.1}, {"step": 5, "accuracy": 0.5}][: present + 1]

@@ -163,14 +163,14 @@ def test_only_trained_weights_count_in_the_memory_to_come(monkeypatch):
     monkeypatch.setattr(memory, "free_memory", lambda device: 10**7)
     policy = tiny.policy()
     weights = sum(p.numel() for p in policy.model.parameters())
-    assert fit_micro_batch(policy, sampler_copy=False).tokens == (8 * 10**6 - 12 * weights) // 1000
+    assert fit_micro_batch(policy, sampler_bytes=0).tokens == (8 * 10**6 - 12 * weights) // 1000
     attach_adapter(policy.model, rank=1, alpha=1.0)
     trained = sum(p.numel() for p in policy.parameters())
     assert trained < weights / 10
-    assert fit_micro_batch(policy, sampler_copy=True).tokens == (
+    assert fit_micro_batch(policy, sampler_bytes=2).tokens == (
         (8 * 10**6 - 12 * trained - 2 * (weights + trained)) // 1000
     )
-    eight = fit_micro_batch(policy, sampler_copy=False, moments_bytes=2)
+    eight = fit_micro_batch(policy, sampler_bytes=0, moments_bytes=2)
     assert eight.tokens == (8 * 10**6 - 6 * trained) // 1000
 
 

@@ -86,7 +86,7 @@ def test_the_micro_batch_fits_what_is_free(monkeypatch):
 
     def fitted(free):
         monkeypatch.setattr("grouprl.training.memory.free_memory", lambda device: free)
-        return fit_micro_batch(policy, sampler_copy=True).tokens
+        return fit_micro_batch(policy, sampler_bytes=2).tokens
 
     assert fitted(10**12) == MOST["cpu"]
     assert fitted(0) == FEWEST
@@ -107,8 +107,8 @@ def test_a_critic_of_its_own_takes_its_memory(monkeypatch):
         needed = 12 * weights + 4 * weights + 12 * backbone + 2 * once + 150 * 2 * each
         free = math.ceil(needed / 0.8)
         monkeypatch.setattr("grouprl.training.memory.free_memory", lambda device, free=free: free)
-        assert fit_micro_batch(policy, sampler_copy=False, own_critic=True).tokens == 150
-        assert fit_micro_batch(policy, sampler_copy=False).tokens > 300
+        assert fit_micro_batch(policy, sampler_bytes=0, own_critic=True).tokens == 150
+        assert fit_micro_batch(policy, sampler_bytes=0).tokens > 300
 
 
 def test_a_run_with_a_critic_of_its_own_counts_it(make, monkeypatch):

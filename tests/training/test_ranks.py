@@ -262,9 +262,9 @@ def test_what_is_shared_out_leaves_room_for_larger_micro_batches(monkeypatch):
     n, head = sum(p.numel() for p in policy.model.parameters()), policy.head.weight.numel()
     # A fourth of gradient and moments, a float32 copy for the sampler, three fourths of the weights given back.
     expected = 8 * 10**6 - (3 * n + 4 * n - 3 * n + 8 * head)
-    found = memory.fit_micro_batch(policy, sampler_copy=False, slices=4).tokens
+    found = memory.fit_micro_batch(policy, sampler_bytes=0, slices=4).tokens
     assert found == pytest.approx(expected / 1000, abs=1)
-    rounded = memory.fit_micro_batch(policy, sampler_copy=True, slices=4).tokens
+    rounded = memory.fit_micro_batch(policy, sampler_bytes=2, slices=4).tokens
     assert rounded == pytest.approx((expected + 2 * n) / 1000, abs=1)
-    shared = memory.fit_micro_batch(policy, sampler_copy=False, sharers=2).tokens
+    shared = memory.fit_micro_batch(policy, sampler_bytes=0, sharers=2).tokens
     assert shared == pytest.approx((4 * 10**6 - 12 * n) / 1000, abs=1)

@@ -29,6 +29,8 @@ STAGES = {
     "evaluation": "held-out accuracy",
     "checkpoint": "saving",
 }
+AHEAD = {"rollout": "sampling, next step", "reward": "scoring, next step"}
+"""Of a run with max_staleness."""
 
 
 class SteadyStream:
@@ -89,6 +91,7 @@ class Display(Listener):
         self._progress: Progress | None = None
         self._run_task: TaskID | None = None
         self._stage_task: TaskID | None = None
+        self._ahead_task: TaskID | None = None
         self._quiet_since = time.monotonic()
 
     def __enter__(self) -> Display:
@@ -131,11 +134,16 @@ class Display(Listener):
             self.line(f"note: {safe_text(note)}")
         if self._progress is not None:
             self._run_task = self._progress.add_task("step", total=config.steps, completed=step, note="")
+            if rollout.max_staleness:
+                self._ahead_task = self._progress.add_task(AHEAD["rollout"], total=None, note="")
 
     def stage(self, name: str, done: int, total: int) -> None:
-        description = STAGES.get(name, name)
-        if self._progress is not None and self._stage_task is not None:
-            self._progress.update(self._stage_task, description=description, completed=done, total=total)
+        """A bar; one of its own for what runs beside training, and is told from another thread."""
+        description, task = STAGES.get(name, name), self._stage_task
+        if name in AHEAD and self._ahead_task is not None:
+            description, task = AHEAD[name], self._ahead_task
+        if self._progress is not None and task is not None:
+            self._progress.update(task, description=description, completed=done, total=total)
         elif self._progress is None and name == "evaluation" and time.monotonic() - self._quiet_since > 30:
             self._quiet_since = time.monotonic()
             self.line(f"evaluating: {done} of {total} completions sampled")

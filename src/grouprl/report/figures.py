@@ -49,6 +49,11 @@ STAGES = (
     ("seconds_greedy", "greedy", "violet"),
     ("seconds_train", "train", "teal"),
 )
+STAGES_AHEAD = (
+    ("seconds_wait", "wait for completions", "amber"),
+    ("seconds_train", "train", "teal"),
+)
+"""Of a run that draws beside training: what the main thread does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +243,9 @@ def _lengths(metrics: Records, steps_table: pl.DataFrame | None) -> Figure | Non
 
 def _seconds(metrics: Records) -> Figure | None:
     whole = column(metrics, "seconds_step")
-    stages = [column(metrics, key) for key, _, _ in STAGES]
+    ahead = any("seconds_wait" in line for line in metrics)
+    drawn = STAGES_AHEAD if ahead else STAGES
+    stages = [column(metrics, key) for key, _, _ in drawn]
     if not any(present(values) for values in [*stages, whole]):
         return None
     other: Series = [
@@ -246,12 +253,15 @@ def _seconds(metrics: Records) -> Figure | None:
         for total, *parts in zip(whole, *stages, strict=True)
     ]
     steps, thinned = thin(column(metrics, "step"), [*stages, other])
-    labels = [*((label, color) for _, label, color in STAGES), ("other", "grey")]
+    labels = [*((label, color) for _, label, color in drawn), ("other", "grey")]
     kinds = [(label, color, values) for (label, color), values in zip(labels, thinned, strict=True)]
     parts = ", ".join(
         f"{label} {duration(mean(values))}" for label, _, values in kinds if present(values) and any(values)
     )
     caption = f"A step took {duration(mean(whole))} on average: {parts}."
+    if ahead:
+        beside = (f"{label} {duration(mean(column(metrics, key)))}" for key, label, _ in STAGES[:2])
+        caption += f" Beside it, of the next step: {', '.join(beside)}."
     data = _stack(steps, [kind for kind in kinds if any(kind[2])], unit="s")
     return Figure("seconds", "Seconds a step", caption, data)
 

@@ -46,7 +46,8 @@ class LocalEngine:
         policy: What is trained.
         dtype: The sampler's. In float32 it uses the policy's weights themselves; otherwise it keeps a rounded copy.
         batch_tokens: Bound on the cache of one decode batch, in tokens; see `generate`.
-        own_weights: Keep a copy in float32, too: for a policy that is going to be shared out over ranks.
+        own_weights: Keep a copy in float32, too: where it samples while the policy's weights change, or the policy is
+            going to be shared out over ranks.
     """
 
     def __init__(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import numpy as np
 import torch
@@ -54,7 +55,7 @@ def generate(
             are those of one call with all of them.
         batch_tokens: Bound on the cache of one decode batch, in tokens. Whole groups go together; a group
             larger than this goes alone.
-        progress: Called with (completions finished, completions in all).
+        progress: Called with (completions finished, completions in all), after each token of a batch.
 
     Returns:
         Groups in the order of `prompts`. Empty for no prompts.
@@ -76,7 +77,7 @@ def generate(
             )
             tokens, logprobs, reasons, texts = _Decoder(
                 policy, [prompts[i].token_ids for i in batch], group_size, sampling, draws
-            ).run()
+            ).run(None if progress is None else partial(_report, progress, finished, total))
             for k, i in enumerate(batch):
                 rows = range(k * group_size, (k + 1) * group_size)
                 completions = tuple(
@@ -100,6 +101,11 @@ def generate(
             if progress is not None:
                 progress(finished, total)
     return [groups[i] for i in range(len(prompts))]
+
+
+def _report(progress: Callable[[int, int], None], before: int, total: int, ended: int) -> None:
+    """With what ended in this batch so far."""
+    progress(before + ended, total)
 
 
 def _packed(policy: Policy, completions: int, max_new_tokens: int) -> AbstractContextManager[None]:
@@ -163,7 +169,10 @@ class _Decoder:
         # A token holds at least one byte of text, so no stop string reaches further back than this.
         self.stop_reach = max((len(s.encode()) for s in sampling.stop), default=0) + 4
 
-    def run(self) -> tuple[list[list[int]], list[list[float]], list[FinishReason], list[str]]:
+    def run(
+        self, progress: Callable[[int], None] | None = None
+    ) -> tuple[list[list[int]], list[list[float]], list[FinishReason], list[str]]:
+        """Tokens, log-probs, reasons to end and texts; `progress` is told after each token how many have ended."""
         hidden = self.state.start()
         active = torch.arange(len(self.tokens), device=self.policy.device)
         limit = self.sampling.max_new_tokens
@@ -173,6 +182,8 @@ class _Decoder:
             self.logprobs[active, t] = logprob
             going = self._going(active, t)
             left = int(going.sum())
+            if progress is not None:
+                progress(len(self.tokens) - left)
             if left == 0 or t + 1 == limit:
                 break
             if self.state.can_drop and left < COMPACT_BELOW * len(active):

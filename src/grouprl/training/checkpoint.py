@@ -21,6 +21,7 @@ from grouprl.records import RunFolder, atomic_dir
 from grouprl.training.critic import Critic
 from grouprl.training.moments import load_moments, save_moments, sliced_moments
 from grouprl.training.ranks import Ranks
+from grouprl.training.sampled import Sampled
 
 STATE_VERSION = 1
 STEP_FILE = "grouprl.json"
@@ -57,10 +58,12 @@ def save_checkpoint(
     estimator_state: str | None = None,
     curriculum_state: str | None = None,
     critic: Critic | None = None,
+    batch: Sampled | None = None,
     keep: int,
     ranks: Ranks | None = None,
 ) -> Path:
-    """Write `checkpoints/step_…`, then remove all but the newest `keep`. The further states are JSON.
+    """Write `checkpoints/step_…`, then remove all but the newest `keep`. The further states are JSON; `batch` is the
+    next step's, where it is drawn already.
 
     The folder appears under its name only when everything in it is on disk, so a kill at any moment leaves
     the earlier checkpoints as they were.
@@ -78,6 +81,8 @@ def save_checkpoint(
                 torch.save(optimizer.state_dict(), work / OPTIMIZER_FILE)
             if critic is not None:
                 critic.save(work)
+            if batch is not None:
+                batch.save(work)
         for name, text in ((ESTIMATOR_FILE, estimator_state), (CURRICULUM_FILE, curriculum_state)):
             if text is not None:
                 (work / name).write_text(text, encoding="utf-8")

@@ -21,6 +21,7 @@ from grouprl.rollout import Sampling
 from grouprl.training import recipes
 from grouprl.training.objective import check_objective
 from grouprl.training.sampling import check_sampling
+from grouprl.training.staleness import check_staleness
 from grouprl.training.weights import check_weights
 
 Count = Annotated[int, Ge(1)]
@@ -51,6 +52,11 @@ class RolloutConfig:
     """Most tokens in the sampler's cache at once: bounds its memory."""
     sampler_dtype: Literal["float32", "bfloat16"] = "float32"
     """Weights of the sampler. bfloat16 is a rounded copy: faster, and what it samples is corrected for in the loss."""
+    max_staleness: Annotated[int, Ge(0), Le(1)] = 0
+    """1: draw a step's completions while the step before trains, by weights one update old; the loss corrects for it.
+    0: sampling and training take turns."""
+    sampler_threads: CountOrOff = 0
+    """With max_staleness = 1 on a CPU: threads that sample while the others train; 0 for half of them."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +128,8 @@ class ObjectiveConfig:
     """Weight of the entropy bonus in the loss."""
     correction: Literal["auto", "off", "truncated", "masked"] = "auto"
     """Weight a token's loss by π_trainer / π_sampler, held below correction_high or left out beyond the bounds. auto
-    truncates where sampler or trainer compute in bfloat16, and for reinforce with several updates."""
+    truncates where sampler or trainer compute in bfloat16, with max_staleness, and for reinforce with several
+    updates."""
     correction_level: Literal["token", "sequence"] = "token"
     """Weigh each token by its own ratio, or by the product over its completion."""
     correction_low: NonNegative = 0.0
@@ -378,6 +385,7 @@ def config_from_dict(table: Mapping[str, Any], *, where: str = "config") -> Conf
         )
     check_sampling(config, where)
     check_objective(config, where)
+    check_staleness(config, where)
     check_weights(config, where)
     return config
 

@@ -49,7 +49,12 @@ def diagnose(
             "cannot be reached; raise --max-new-tokens"
         )
     mismatch = metrics["kl_sampler_trainer"]
-    if mismatch is not None and mismatch > MISMATCH_NATS:
+    if mismatch is not None and mismatch > MISMATCH_NATS and metrics["staleness"]:
+        found.append(
+            f"the policy has moved by {mismatch:.2g} nats a token since the completions were drawn, a step ago, "
+            "which the loss corrects for in part; lower --lr, or leave --max-staleness out"
+        )
+    elif mismatch is not None and mismatch > MISMATCH_NATS:
         found.append(
             f"sampler and trainer disagree by {mismatch:.2g} nats a token, so the gradient is not that of what "
             "was sampled; with this model use --dtype float32, and report it if it stays"

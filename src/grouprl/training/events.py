@@ -19,7 +19,8 @@ class Listener:
         """The model is loaded and the run begins, or goes on after `step`."""
 
     def stage(self, name: str, done: int, total: int) -> None:
-        """Progress inside a step: "rollout", "reward", "train", "evaluation", "checkpoint"."""
+        """Progress inside a step: "rollout", "reward", "train", "evaluation", "checkpoint". With max_staleness the
+        first two are of the next step, and come from another thread, while this one tells of its own."""
 
     def stepped(self, metrics: Mapping[str, Any], rows: Mapping[str, Sequence[Any]]) -> None:
         """A step is done and recorded; `rows` are its rollouts, a column each."""

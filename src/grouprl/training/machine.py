@@ -39,13 +39,20 @@ def describe_machine(device: torch.device, *, threads: int | None = None) -> str
     return f"{what}; torch {torch.__version__}"
 
 
-def seed_everything(seed: int, step: int, *, rank: int = 0) -> None:
+def seed_everything(seed: int, step: int, *more: int, rank: int = 0) -> None:
     """Seed Python, NumPy and torch for one step, so that a reward function that draws numbers resumes as well.
 
     grouprl itself draws from none of them: a completion's randomness is its own, and dropout is off. Each rank of
     several draws other numbers.
+
+    Args:
+        seed: The run's.
+        step: The step.
+        more: What in it draws, where that is not the rewards.
+        rank: Of this process.
     """
-    state = np.random.SeedSequence([seed, step, rank] if rank else [seed, step]).generate_state(3)
+    entropy = [seed, step, *more, rank] if rank else [seed, step, *more]
+    state = np.random.SeedSequence(entropy).generate_state(3)
     random.seed(int(state[0]))
     np.random.seed(int(state[1]))
     torch.manual_seed(int(state[2]))

@@ -47,7 +47,7 @@ class MicroBatch:
 def fit_micro_batch(
     policy: Policy,
     *,
-    sampler_copy: bool,
+    sampler_bytes: int,
     moments_bytes: int = 8,
     sharers: int = 1,
     slices: int = 1,
@@ -57,7 +57,7 @@ def fit_micro_batch(
 
     Args:
         policy: Loaded, its gradients and optimizer not yet allocated.
-        sampler_copy: Whether a bfloat16 copy of the weights will be made.
+        sampler_bytes: Of each weight in the sampler's copy; 0 where it makes none.
         moments_bytes: Of the optimizer's moments, for each trained weight.
         sharers: Processes that will take as much of the same memory.
         slices: Ranks over which weights, gradient and moments will be shared out (fsdp), with a whole copy of the
@@ -68,9 +68,9 @@ def fit_micro_batch(
     weights = sum(p.numel() for p in policy.model.parameters())
     trained = sum(p.numel() for p in policy.parameters())
     to_come = (4 + moments_bytes) * trained // slices  # the gradient is in float32
-    to_come += 2 * weights if sampler_copy else 0
+    to_come += sampler_bytes * weights
     if slices > 1:
-        to_come += 0 if sampler_copy else 4 * weights
+        to_come += 0 if sampler_bytes else 4 * weights
         to_come -= 4 * (weights - weights // slices)  # given back once they are shared out
         to_come += 2 * 4 * policy.head.weight.numel()  # whole in forward and backward, with its gradient
     to_come += 4 * 4 * CHUNK_ELEMENTS  # logits of a chunk, and what is worked out from them

@@ -47,12 +47,13 @@ def penalise(
 
     over the trained tokens of completion i: the KL of the whole completion, whose expectation is the KL of the two
     policies' answers to the prompt. The sampler's log-probs are those of the policy that drew the tokens; so only the
-    reference is run, once, on all scored completions.
+    reference is run, once, on all scored completions. With max_staleness that policy is an earlier one; then the policy
+    is run, too, and log π stands for log π_sampler.
 
     Args:
         scores: Of the task's rewards.
         groups: The batch.
-        policy: Says which rows can share a prompt.
+        policy: Says which rows can share a prompt; as it is before the update.
         reference: The frozen starting model.
         config: beta, estimator, temperature and micro-batch size are read.
         ranks: Over which the completions are dealt out; by default this process alone.
@@ -70,12 +71,13 @@ def penalise(
         found: dict[int, float] = {}
         sums: dict[str, torch.Tensor] = {}
         for micro in cut_micro_batches(policy, deal(members, ranks.size)[ranks.rank], config):
+            logprobs, temperature = micro.sampler_logprobs, config.rollout.temperature
             with torch.no_grad():
-                ref_logprobs, _ = completion_logprobs(
-                    reference, micro.rows, temperature=config.rollout.temperature
-                )
+                ref_logprobs, _ = completion_logprobs(reference, micro.rows, temperature=temperature)
+                if config.rollout.max_staleness:
+                    logprobs, _ = completion_logprobs(policy, micro.rows, temperature=temperature)
             penalty, parts = kl_penalty(
-                micro.sampler_logprobs,
+                logprobs,
                 ref_logprobs,
                 micro.rows.completion_mask,
                 beta=objective.beta,

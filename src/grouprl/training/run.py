@@ -26,7 +26,14 @@ from grouprl.training.checkpoint import (
     read_estimator_state,
     read_state,
 )
-from grouprl.training.config import Config, check_config, config_from_dict, config_to_toml, read_config
+from grouprl.training.config import (
+    Config,
+    RolloutConfig,
+    check_config,
+    config_from_dict,
+    config_to_toml,
+    read_config,
+)
 from grouprl.training.curriculum import Curriculum
 from grouprl.training.estimators import load_estimator
 from grouprl.training.events import Listener
@@ -36,6 +43,7 @@ from grouprl.training.memory import fit_micro_batch
 from grouprl.training.objective import objective_notes
 from grouprl.training.ranks import Ranks, joined, own_device
 from grouprl.training.sampling import check_component_names, sampling_notes
+from grouprl.training.staleness import check_ranks, staleness_notes
 from grouprl.training.tracking import check_trackers, tracked
 from grouprl.training.trainer import Trainer, freeze_reference
 from grouprl.training.weights import check_packages, load_trained
@@ -242,6 +250,7 @@ def _resume(
                 load_optimizer(checkpoint, policy, trainer.optimizer)
                 if trainer.critic is not None:
                     trainer.critic.load(checkpoint)
+                trainer.load_batch(checkpoint)
 
         def cut() -> None:
             folder.cut_after(state.step)
@@ -286,6 +295,7 @@ def _set_up(
         check_packages(config)
         chosen = load_task(_placed(config, ranks), task, reward)
         check_component_names(config, chosen)
+        check_ranks(config, ranks.size)
         return chosen, Advantages(estimator, config, chosen)
 
     chosen, advantages = ranks.own(act)
@@ -397,7 +407,7 @@ def _prepare(policy: Policy, config: Config, ranks: Ranks | None = None) -> tupl
     found = ranks.each(
         lambda: fit_micro_batch(
             policy,
-            sampler_copy=config.rollout.sampler_dtype != "float32",
+            sampler_bytes=_sampler_bytes(config.rollout),
             moments_bytes=2 if config.optimizer.optimizer_kind == "adamw_8bit" else 8,
             own_critic=config.advantage.estimator == "gae" and config.critic.critic_backbone == "own",
             sharers=ranks.local_size if policy.device.type == "cpu" else 1,
@@ -406,6 +416,13 @@ def _prepare(policy: Policy, config: Config, ranks: Ranks | None = None) -> tupl
     )
     fitted = min(found, key=lambda fit: fit.tokens)
     return dataclasses.replace(config, micro_batch_tokens=fitted.tokens), [str(fitted)]
+
+
+def _sampler_bytes(rollout: RolloutConfig) -> int:
+    """Of each weight in the sampler's copy, 0 where it uses those that are trained."""
+    if rollout.sampler_dtype == "bfloat16":
+        return 2
+    return 4 if rollout.max_staleness else 0
 
 
 def _start(trainer: Trainer, *, notes: Sequence[str]) -> None:
@@ -428,6 +445,7 @@ def _start(trainer: Trainer, *, notes: Sequence[str]) -> None:
     notes += sampling_notes(trainer.config)
     if trainer.ranks.several:
         notes.append(f"{trainer.ranks.size} ranks, {trainer.config.distributed.strategy}")
+    notes += staleness_notes(trainer.config, threads=trainer.threads)
     if train < trainer.config.rollout.prompts_per_step:
         notes.append(
             f"a step draws {trainer.config.rollout.prompts_per_step} prompts, so each comes more than once"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,16 +14,17 @@ import torch
 from grouprl.policy import EncodedPrompt, Policy
 from grouprl.records import RunFolder, append_jsonl, rollout_rows, write_rollouts
 from grouprl.rollout import Engine, LocalEngine
-from grouprl.tasks import Scores, Task
+from grouprl.tasks import Task
 from grouprl.training.advantages import Advantages, Batch, Result
 from grouprl.training.checkpoint import TrainingState, save_checkpoint, save_final_model
 from grouprl.training.clock import Clock
 from grouprl.training.collect import Collector
-from grouprl.training.collected import Collected, sampling_metrics
+from grouprl.training.collected import sampling_metrics
 from grouprl.training.config import Config, sampling_of
-from grouprl.training.critic import Critic, Targets
+from grouprl.training.critic import Critic
 from grouprl.training.curriculum import Curriculum
 from grouprl.training.diagnosis import diagnose
+from grouprl.training.estimated import NOTHING, EstimatedBatch
 from grouprl.training.evaluation import evaluate
 from grouprl.training.events import Listener
 from grouprl.training.interrupts import Interrupted, Interrupts
@@ -30,41 +32,14 @@ from grouprl.training.machine import peak_memory_gib, release_memory, seed_every
 from grouprl.training.measurements import CRITIC_METRICS, UPDATE_METRICS
 from grouprl.training.metrics import advantage_metrics, batch_metrics, greedy_metrics
 from grouprl.training.optimizer import make_optimizer, set_learning_rate
+from grouprl.training.overlap import Ahead, Endable, cpu_threads, share_of_threads
 from grouprl.training.ranks import Ranks
 from grouprl.training.reward_kl import Penalised, penalise
+from grouprl.training.sampled import Sampled
 from grouprl.training.update import UpdateResult, update
 
-NOTHING = Result(torch.zeros(0))
-"""The advantages of a step in which dynamic sampling left no group."""
-
-
-@dataclass(frozen=True)
-class EstimatedBatch:
-    """What a step trains on.
-
-    Args:
-        collected: Its groups and scores.
-        penalised: The scores of those that are used, with a KL penalty where it is in the reward.
-        estimated: Their advantages.
-        greedy: The scores of a greedy completion for each prompt, for an estimator that needs them.
-        targets: What a critic gave, by token.
-    """
-
-    collected: Collected
-    penalised: Penalised
-    estimated: Result
-    greedy: Scores | None = None
-    targets: Targets | None = None
-
-    @property
-    def recorded(self) -> Collected:
-        """With the rewards that the advantages are of."""
-        return self.collected.with_used_rewards(self.penalised.scores.rewards)
-
-    @property
-    def columns(self) -> dict[str, Sequence[Any]]:
-        """Further columns of the rollout record, over the completions that are used."""
-        return {**self.estimated.columns, **self.penalised.columns}
+ESTIMATING = 1
+"""Names the numbers that an estimator may draw, beside those that rewards draw."""
 
 
 def freeze_reference(policy: Policy, config: Config) -> Policy | None:
@@ -124,7 +99,7 @@ class Trainer:
             policy,
             dtype=getattr(torch, config.rollout.sampler_dtype),
             batch_tokens=config.rollout.batch_tokens,
-            own_weights=shared_out,
+            own_weights=shared_out or config.rollout.max_staleness > 0,
         )
         self.reference = reference
         if shared_out:
@@ -144,9 +119,16 @@ class Trainer:
             self.engine,
             self.prompts,
             curriculum=self.curriculum,
-            listener=self.listener,
+            listener=Endable(self.listener),
             ranks=self.ranks.beside,
         )
+        self.ahead: Ahead | None = None
+        self.threads: tuple[int, int] | tuple[None, None] = (None, None)
+        if config.rollout.max_staleness:
+            self.ahead = Ahead(
+                arrived=self.curriculum.commit, interrupts=self.interrupts, device=policy.device
+            )
+            self.threads = share_of_threads(policy.device, config.rollout.sampler_threads)
         self.saved_step = self.state.step
         self.mid_step = False
 
@@ -154,6 +136,11 @@ class Trainer:
     def longest_sequence(self) -> int:
         """Tokens of the longest prompt with the longest completion there may be."""
         return max(len(p.token_ids) for p in self.prompts) + self.config.rollout.max_new_tokens
+
+    def load_batch(self, checkpoint: Path) -> None:
+        """Take over the batch that a checkpoint holds for the step after it, drawn by weights that are no more."""
+        if self.ahead is not None:
+            self.ahead.held = Sampled.load(checkpoint, self.prompts)
 
     def run(self) -> None:
         """Train to the last step, then write the final model.
@@ -181,6 +168,9 @@ class Trainer:
                 if error is raised:
                     raise
                 raise error from raised
+            finally:
+                if self.ahead is not None:
+                    self.ahead.close(self.listener.warned)
             with suppress(Interrupted), self.interrupts.deferred():  # done: nothing is left to interrupt
                 weights = self.policy.whole_state(keep=self.ranks.first)
                 self.ranks.from_first(
@@ -199,6 +189,7 @@ class Trainer:
         try:
             alone = self.ranks.first and not self.policy.sharded
             if not self.mid_step and (together or alone):
+                self._finish_batch(error)
                 self._checkpoint(Ranks() if not together else None)
         except Exception as failed:
             error.add_note(f"and no checkpoint could be written ({' '.join(str(failed).split())})")
@@ -206,35 +197,78 @@ class Trainer:
             saved = f"step {self.saved_step} is saved" if self.saved_step else "no step is saved yet"
             error.add_note(f"{saved}: go on with grouprl train --resume {self.folder.path}")
 
+    def _finish_batch(self, error: BaseException) -> None:
+        """Wait for the batch in flight that the next step trains on: the weights that draw it are no more, so only a
+        checkpoint with it goes on as this run would have. One that fails, or that a second interrupt does not wait
+        for, is left out, and drawn anew by whoever goes on."""
+        step = self.state.step + 1
+        if self.ahead is None or self.state.step == self.saved_step:
+            return
+        try:
+            if self.ahead.is_drawing(step):
+                self.listener.warned(
+                    f"finishing the completions of step {step}, to save them; interrupt again to leave them out"
+                )
+            self.ahead.batch(step)
+        except Interrupted:
+            self.ahead.give_up()
+        except BaseException as failed:
+            error.add_note(f"and the completions of step {step} are lost ({' '.join(str(failed).split())})")
+
     def _step(self) -> None:
         step, clock = self.state.step + 1, Clock()
-        collected = self._collect(step, clock)
-        batch = self._estimate(step, collected, clock)
-        self._learn(step, batch, clock)
+        sampled = self._sampled(step, clock)
+        batch = self._estimate(step, sampled, clock)
+        if self.ahead is not None and step < self.config.steps:
+            self._draw_ahead(self.ahead, step + 1, sampled.collected.position, threads=self.threads[0])
+        with cpu_threads(self.threads[1]):
+            self._learn(step, batch, clock)
 
-    def _collect(self, step: int, clock: Clock) -> Collected:
-        """Sample and score, with the weights of now."""
-        seed_everything(self.config.seed, step, rank=self.ranks.rank)
+    def _sampled(self, step: int, clock: Clock) -> Sampled:
+        """The step's batch: drawn now, or already."""
+        if self.ahead is None:
+            self.engine.take_weights(self.policy)
+            return self._draw(step, self.state.position, clock, weights_step=step - 1)
+        sampled = self.ahead.batch(step)
+        if sampled is None:  # the first one, or one that was lost
+            self._draw_ahead(self.ahead, step, self.state.position, threads=torch.get_num_threads())
+            sampled = self.ahead.batch(step)
+        assert sampled is not None  # noqa: S101  (drawn, or an error was raised)
+        clock.lap("wait")
+        return sampled
+
+    def _draw_ahead(self, ahead: Ahead, step: int, position: int, *, threads: int | None) -> None:
+        """Begin to draw a step's batch beside what follows, with the weights of now."""
         self.engine.take_weights(self.policy)
-        return self.collector.collect(step=step, position=self.state.position, clock=clock)
+        weights_step = self.state.step
+        ahead.start(lambda: self._draw(step, position, Clock(), weights_step=weights_step), threads=threads)
 
-    def _estimate(self, step: int, collected: Collected, clock: Clock) -> EstimatedBatch:
-        """The advantages of what was collected."""
-        groups, scores = collected.used_groups, collected.used_scores
-        if not groups:
-            return EstimatedBatch(collected, Penalised(scores), NOTHING)
-        greedy = None
-        if self.advantages.needs_greedy:
+    def _draw(self, step: int, position: int, clock: Clock, *, weights_step: int) -> Sampled:
+        """Sample and score, with the weights that the engine has. In the main thread, or beside it."""
+        seed_everything(self.config.seed, step, rank=self.ranks.rank)
+        collected, greedy = self.collector.collect(step=step, position=position, clock=clock), None
+        if self.advantages.needs_greedy and (groups := collected.used_groups):
             greedy = self.collector.greedy(groups, step=step, clock=clock)
+        return Sampled(step, weights_step, collected, greedy, dict(clock.seconds))
+
+    def _estimate(self, step: int, sampled: Sampled, clock: Clock) -> EstimatedBatch:
+        """The advantages of what was sampled."""
+        groups, scores = sampled.collected.used_groups, sampled.collected.used_scores
+        if not groups:
+            return EstimatedBatch(sampled, Penalised(scores), NOTHING)
+        if (
+            self.ahead is not None
+        ):  # an estimator that draws: what was drawn since the rewards, depends on the clock
+            seed_everything(self.config.seed, step, ESTIMATING)
         penalised = penalise(scores, groups, self.policy, self.reference, self.config, self.ranks)
         if self.critic is None:
-            data = Batch.of(groups, penalised.scores, greedy)
+            data = Batch.of(groups, penalised.scores, sampled.greedy)
             estimated = self.ranks.from_first(lambda: self.advantages(data, step=step))
-            return EstimatedBatch(collected, penalised, estimated, greedy)
+            return EstimatedBatch(sampled, penalised, estimated)
         targets = self.critic.targets(groups, penalised.scores, self.ranks)
         clock.lap("critic")
         estimated = Result(targets.means, {"value": targets.first_values})
-        return EstimatedBatch(collected, penalised, estimated, greedy, targets)
+        return EstimatedBatch(sampled, penalised, estimated, targets)
 
     def _learn(self, step: int, batch: EstimatedBatch, clock: Clock) -> None:
         """Change the weights, and record the step."""
@@ -277,7 +311,8 @@ class Trainer:
                 return state
 
             self.state = self.ranks.from_first(record)
-            self.curriculum.commit()
+            if self.ahead is None:
+                self.curriculum.commit()
             self.mid_step = False
             self.ranks.from_first(lambda: self._tell(step, metrics, rows, batch, result))
 
@@ -289,10 +324,12 @@ class Trainer:
         result: UpdateResult,
         clock: Clock,
     ) -> dict[str, Any]:
-        collected = batch.collected
-        sampled = sum(len(c.token_ids) for g in collected.groups for c in g.completions)
+        collected, greedy = batch.collected, batch.sampled.greedy
+        tokens = sum(len(c.token_ids) for g in collected.groups for c in g.completions)
+        seconds = {**batch.sampled.seconds, **clock.seconds}
         return {
             "step": step,
+            "staleness": batch.sampled.staleness,
             **batch_metrics(
                 collected.groups,
                 collected.scores,
@@ -306,7 +343,7 @@ class Trainer:
                 batch.estimated.advantages,
                 sampled=len(collected.groups),
             ),
-            **(greedy_metrics(batch.greedy) if batch.greedy is not None else {}),
+            **(greedy_metrics(greedy) if greedy is not None else {}),
             **{
                 name: result.metrics.get(name)
                 for name in (*UPDATE_METRICS, *(CRITIC_METRICS if self.critic else ()))
@@ -315,9 +352,9 @@ class Trainer:
             "lr": lr,
             "updates": result.updates,
             "trained_completions": result.completions,
-            "rollout_tokens_per_s": sampled / clock.seconds["rollout"],
-            "train_tokens_per_s": result.tokens / clock.seconds["train"],
-            **{f"seconds_{name}": seconds for name, seconds in clock.seconds.items()},
+            "rollout_tokens_per_s": tokens / seconds["rollout"],
+            "train_tokens_per_s": result.tokens / seconds["train"],
+            **{f"seconds_{name}": value for name, value in seconds.items()},
             "seconds_step": clock.total(),
             "peak_memory_gib": max(self.ranks.each(lambda: peak_memory_gib(self.policy.device))),
             **batch.penalised.metrics,
@@ -387,6 +424,8 @@ class Trainer:
         due = step in (0, config.steps) or (every and step % every == 0)
         if not self.heldout or not due or self.ranks.from_first(lambda: self._evaluated(step)):
             return
+        if self.ahead is not None:
+            self.ahead.batch(step + 1)  # has the sampler until it is whole
         seed_everything(config.seed, step, rank=self.ranks.rank)
         self.engine.take_weights(self.policy)
         evaluation = evaluate(
@@ -413,6 +452,7 @@ class Trainer:
         """Save the last whole step, unless it is saved already; with all ranks, or those that are given."""
         if self.state.step == self.saved_step:
             return
+        batch = self.ahead.batch(self.state.step + 1) if self.ahead is not None else None
         self.listener.stage("checkpoint", 0, 1)
         with self.interrupts.deferred():
             path = save_checkpoint(
@@ -423,6 +463,7 @@ class Trainer:
                 estimator_state=self.advantages.state,
                 curriculum_state=self.curriculum.state,
                 critic=self.critic,
+                batch=batch,
                 keep=self.config.checkpoint.checkpoint_keep,
                 ranks=ranks or self.ranks,
             )

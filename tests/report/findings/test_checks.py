@@ -472,6 +472,14 @@ def test_sampler_and_trainer_apart(shift, noise, severity, rows, look, evidence)
     )
 
 
+@pytest.mark.parametrize(
+    ("shift", "said"), [(0.03, None), (0.3, "The policy moves far between drawing and training")]
+)
+def test_a_run_that_draws_by_earlier_weights_may_be_apart(shift, said, rows, look, metrics):
+    found = look(apart(rows, shift, 0.01), metrics=[{**line, "staleness": 1} for line in metrics()])
+    assert [(f.title, f.severity) for f in found.values()] == ([(said, Severity.WARNING)] if said else [])
+
+
 def test_a_penalty_that_was_never_needed_is_no_idle_component(rows, look):
     right = (uniform(0, 1) < 0.5).astype(float)
     frame = rows(rewards=right, reward_right=right, reward_overlong=np.zeros(SHAPE))
