@@ -8,7 +8,7 @@
 #   make figures draws the figures of the docs, and writes the tables of what was measured
 #   make faults  does what is feared to runs of a tiny model, and looks (docs/reliability.md)
 #   make audit   known vulnerabilities of the pinned dependencies (needs the network)
-#   make integrations  tests grouprl inside other trainers, each in an environment of its own
+#   make integrations  tests grouprl inside other trainers, each in an environment of its own (ONLY="trl verl": these alone)
 #   make picture RUN=runs/arithmetic-1   draws the README's picture from that run's report
 #   make setup   only sets up
 
@@ -85,8 +85,10 @@ parity: setup
 .PHONY: parity
 
 # grouprl inside TRL and others: what they need clashes, so each has an environment of its own.
+ONLY ?=
+
 integrations:
-	$(PYTHON) tests/integrations/environments.py
+	@$(PYTHON) tests/integrations/environments.py $(ONLY)
 
 .PHONY: integrations
 

@@ -1,4 +1,5 @@
-"""TRL's side of benchmarks/step.py: one optimizer step of its GRPOTrainer for each line on standard input.
+"""One optimizer step of TRL's GRPOTrainer for each line on standard input: TRL's side of benchmarks/step.py, and both
+sides of benchmarks/inside_trl.py, where a job says whether the trainer is TRL's own or grouprl's in its place.
 
 python benchmarks/step_trl.py JOB.json          in an environment of TRL's own
 """
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 REPORT = os.fdopen(os.dup(1), "w", buffering=1)  # what the libraries print goes to standard error
 os.dup2(2, 1)
@@ -29,19 +31,43 @@ class Turns(TrainerCallback):
     """Waits for its turn before a step, and reports the step's time."""
 
     def __init__(self) -> None:
-        self.start = 0.0
+        self.start = self.cpu_start = self.sampling_cpu = 0.0
         self.dead_share = self.reward_mean = 0.0
 
     def on_step_begin(self, args, state, control, **kwargs) -> None:
         if not sys.stdin.readline():
             sys.exit(0)
-        self.start = time.perf_counter()
+        self.start, self.cpu_start, self.sampling_cpu = time.perf_counter(), time.process_time(), 0.0
 
     def on_step_end(self, args, state, control, **kwargs) -> None:
         seconds = time.perf_counter() - self.start
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        cpu = time.process_time() - self.cpu_start
         numbers = {"seconds": seconds, "peak_gib": peak, "dead_share": self.dead_share}
+        numbers |= {"cpu_seconds": cpu, "training_cpu_seconds": cpu - self.sampling_cpu}
         REPORT.write(json.dumps({**numbers, "reward_mean": self.reward_mean}) + "\n")
+
+
+def trainer_class(job: dict[str, Any]) -> type[GRPOTrainer]:
+    if job.get("trainer") != "grouprl":
+        return GRPOTrainer
+    from grouprl.integrations.trl import GRPOTrainer as Ours
+
+    return Ours
+
+
+def timed(cls: type[GRPOTrainer], turns: Turns) -> type[GRPOTrainer]:
+    """The same, which says how much of a step went into sampling and scoring."""
+
+    class Timed(cls):  # type: ignore[misc, valid-type]
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            start = time.process_time()
+            try:
+                return super()._generate_and_score_completions(inputs)
+            finally:
+                turns.sampling_cpu += time.process_time() - start
+
+    return Timed
 
 
 def main() -> None:
@@ -49,7 +75,10 @@ def main() -> None:
     turns = Turns()
 
     def reward(completions: list[str], answer: list[int], **_: object) -> list[float]:
-        if job["injected"]:
+        if "dead" in job:
+            dead = round(job["dead"] * job["groups"]) * job["G"]
+            values = [float(i % 2) if i >= dead else 0.5 for i in range(len(completions))]
+        elif job["injected"]:
             values = [float(i % 2) for i in range(len(completions))]
         else:
             found = [NUMBER.findall(text) for text in completions]
@@ -84,7 +113,7 @@ def main() -> None:
         report_to="none",
         disable_tqdm=True,
     )
-    trainer = GRPOTrainer(
+    trainer = timed(trainer_class(job), turns)(
         model=AutoModelForCausalLM.from_pretrained(job["model"], dtype=torch.float32),
         processing_class=AutoTokenizer.from_pretrained(job["model"], padding_side="left"),
         reward_funcs=reward,

@@ -56,20 +56,49 @@ def frameworks() -> dict[str, Any]:
     return tomllib.loads((HERE / "frameworks.toml").read_text(encoding="utf-8"))
 
 
-def environment(name: str, alone: list[str], needs: list[str], python: str | None = None) -> Path:
-    """The environment's interpreter. One that is complete is left as it is."""
+def environment(
+    name: str, alone: list[str], needs: list[str], python: str | None = None, stamp: str = ""
+) -> Path:
+    """The environment's interpreter. One that is intact is left as it is, any other is made anew.
+
+    Args:
+        name: Its folder in .parity.
+        alone: What is installed without its dependencies.
+        needs: What is installed before, with them.
+        python: Its version, where it must be another than this one's.
+        stamp: Of what else it is made from; another one makes it anew.
+    """
     ENVIRONMENTS.mkdir(exist_ok=True)
     (ENVIRONMENTS / ".gitignore").write_text("*\n", encoding="utf-8")
     folder = ENVIRONMENTS / name
     interpreter, done = folder / "bin" / "python", folder / "installed"
-    wanted = " ".join([*alone, *needs])
-    if not (done.exists() and done.read_text(encoding="utf-8") == wanted):
+    if not intact(name, alone, needs, stamp):
+        done.unlink(missing_ok=True)
         _run([_interpreter(python), "-m", "venv", "--clear", folder])
         pip = [interpreter, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         _run([*pip, *needs])
         _run([*pip, "--no-deps", *alone])
-        done.write_text(wanted, encoding="utf-8")
+        done.write_text(_wanted(alone, needs, stamp), encoding="utf-8")
     return interpreter
+
+
+def intact(name: str, alone: list[str], needs: list[str], stamp: str = "") -> bool:
+    """Whether an environment was made whole, from the same, and still runs and holds what it is for."""
+    folder = ENVIRONMENTS / name
+    done = folder / "installed"
+    if not done.exists() or done.read_text(encoding="utf-8") != _wanted(alone, needs, stamp):
+        return False
+    holds = "import sys; from importlib.metadata import version; [version(name) for name in sys.argv[1:]]"
+    command = [str(folder / "bin" / "python"), "-c", holds, *(one.partition("==")[0] for one in alone)]
+    try:
+        return subprocess.run(command, capture_output=True).returncode == 0  # noqa: S603
+    except OSError:
+        return False
+
+
+def _wanted(alone: list[str], needs: list[str], stamp: str) -> str:
+    """What stands in a finished environment: from what it was made."""
+    return " ".join([*alone, *needs]) + ("\n" + stamp if stamp else "")
 
 
 def _interpreter(version: str | None) -> str:

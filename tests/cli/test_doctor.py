@@ -34,6 +34,7 @@ def test_json_is_one_object_of_the_same(capsys):
         "fix": "",
         "version": None,
         "supported": "",
+        "tested": [],
         "hooks": [],
     }
     assert set(found["integrations"]) == set(FRAMEWORKS)
@@ -103,3 +104,14 @@ def test_an_unknown_option_is_refused(capsys):
         main(["doctor", "--yes"])
     assert caught.value.code == 2
     assert "--yes" in capsys.readouterr().err
+
+
+def test_a_line_says_which_versions_were_tested():
+    working = doctor.asdict(
+        doctor.Verdict(True, version="1.16.3", supported=">=1.16,<1.17", tested=["1.16.0"])
+    )
+    assert doctor._line(working) == "1.16.3 (>=1.16,<1.17; tested with 1.16.0): works"
+    recorded = doctor.asdict(doctor.Verdict(True, version="0.4.0", supported=">=0.2,<0.5"))
+    assert (
+        doctor._line(recorded) == "0.4.0 (>=0.2,<0.5; tested with a recording of its interface alone): works"
+    )

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +22,9 @@ if versions.installed("trl") is None:
     )
 
 import polars as pl
+import tiny
 import trl_trainers
+from peft import LoraConfig
 from trl_trainers import PROMPTS, Ours, Plain, gradients, on_ranks, trained, trainer, weights
 
 from grouprl import advantages
@@ -61,6 +67,39 @@ def test_by_default_the_advantages_and_the_model_are_those_of_trl(tmp_path, scal
         assert theirs["advantages"].abs().max() > 0.1
     close(weights(plain), weights(ours), relative=1e-4)  # two steps of Adam, at a large learning rate
     assert list(plain._logs["advantages"]) == pytest.approx(list(ours._logs["advantages"]), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_iterations": 2, "max_steps": 4},  # each batch is trained on twice
+        {"num_generations": 3, "per_device_train_batch_size": 3},
+        {"steps_per_generation": 4, "max_steps": 4},  # a batch lasts for two steps
+        {"steps_per_generation": 1, "gradient_accumulation_steps": 3},  # a step has three batches
+        {"mask_truncated_completions": True, "max_completion_length": 48},  # most are cut
+        {"peft_config": LoraConfig(r=4, target_modules="all-linear")},
+        {"peft_config": LoraConfig(r=4, target_modules="all-linear"), "beta": 0.1},
+    ],
+    ids=lambda options: ",".join(f"{name}={options[name]}"[:28] for name in options),
+)
+def test_whatever_trl_is_asked_for_the_model_is_that_of_trl(tmp_path, options):
+    """Under plain gradient descent, which shows every difference in a gradient by its size."""
+    found = []
+    for cls in (Plain, Ours):
+        torch.manual_seed(0)  # of the adapter
+        keywords = {name: options[name] for name in options if name == "peft_config"}
+        rest = {name: value for name, value in options.items() if name != "peft_config"}
+        given = {"optim": "sgd", "learning_rate": 0.1, **rest, "ours": keywords}
+        made = trainer(cls, tmp_path / cls.__name__ / cls.__module__, **given)
+        before = weights(made)
+        made.train()
+        assert any(not torch.equal(before[name], after) for name, after in weights(made).items())
+        found.append(made)
+    plain, ours = found
+    for theirs, mine in zip(plain.batches, ours.batches, strict=True):
+        assert torch.equal(theirs["completion_ids"], mine["completion_ids"])
+        assert float((theirs["advantages"] - mine["advantages"]).abs().max()) < 1e-5
+    close(weights(plain), weights(ours), relative=1e-6)
 
 
 def test_trls_logs_are_kept(tmp_path):
@@ -113,6 +152,24 @@ def test_an_infinite_reward_is_unscored(tmp_path):
     assert found[0] == 0.0
     expected = advantages.grpo([1.0, 0.0, 1.0], convention="trl")  # the others, as though it had not been
     assert torch.allclose(found[1:4], expected, atol=1e-6)
+
+
+def test_the_script_of_the_docs_runs(tmp_path):
+    """As a newcomer would run it, on a model that is here."""
+    page = Path(__file__).parent.parent.parent / "docs" / "integrations.md"
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    (script,) = [block for block in blocks if "trainer.train()" in block]
+    assert script.count('"Qwen/Qwen3-0.6B"') == 1
+    script = script.replace('"Qwen/Qwen3-0.6B"', repr(str(tiny.save(tmp_path / "tiny"))))
+    (tmp_path / "train.py").write_text(script)
+    for command in (
+        [sys.executable, "train.py"],
+        [sys.executable, "-m", "grouprl.cli.main", "report", "out/grouprl"],
+    ):
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr[-3000:]
+    assert "4 steps" in done.stdout
+    assert RunFolder.open(tmp_path / "out" / "grouprl").rollout_steps() == [1, 2, 3, 4]
 
 
 # ---- which estimator ----
@@ -183,6 +240,13 @@ def test_registered_estimators_train(tmp_path, name, options):
         ({"advantage_estimator": "rloo"}, {"scale_rewards": "batch"}, "scale_rewards='batch' beside"),
         ({"advantage_estimator": lambda rewards, group_ids: rewards[:1]}, {}, r"returned shape \(1,\)"),
         ({"max_sampling_rounds": 2.5}, {}, "max_sampling_rounds is 2.5, expected a whole number"),
+        ({"max_sampling_rounds": -1}, {}, "max_sampling_rounds is -1, expected a whole number from 0 on"),
+        ({"success_reward": "high"}, {}, "success_reward is 'high', expected a number"),
+        (
+            {"advantage_estimator": "grpo", "advantage_options": ["eps"]},
+            {},
+            r"advantage_options is \['eps'\], expected the estimator's keywords by name",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_at_construction(tmp_path, ours, options, said):
@@ -243,6 +307,29 @@ def test_the_gradient_without_them_is_the_gradient(tmp_path, loss_type, level):
     assert max(float(g.abs().max()) for g in gradient.values()) > 1e-3
     for name, values in clips[0].items():
         assert clips[1][name] == pytest.approx(values, abs=1e-6), name
+
+
+@pytest.mark.parametrize("loss_type", LOSSES)
+def test_neither_has_one_without_a_trained_token(tmp_path, loss_type):
+    """TRL's mask_truncated_completions empties the mask of what was cut; such a row adds 0 to each loss too."""
+    made = trainer(Ours, tmp_path, loss_type=loss_type, mask_truncated_completions=True, bf16=False)
+    inputs = inputs_of(made)
+    inputs["advantages"] = torch.tensor([1.5, -0.5, -0.5, -0.5])
+    inputs["completion_mask"] = torch.ones_like(inputs["completion_mask"])
+    inputs["completion_mask"][1:3] = 0
+    found = []
+    for leaving_out in (False, True):
+        made._leaving_out = leaving_out
+        made._metrics["train"].clear()
+        found.append((*gradients(made, inputs), dict(made._metrics["train"])))
+    (loss, gradient, logs), (loss_without, gradient_without, logs_without) = found
+    assert loss_without == pytest.approx(loss, abs=1e-5, rel=1e-5)
+    close(gradient, gradient_without)
+    assert max(float(g.abs().max()) for g in gradient.values()) > 1e-3
+    assert logs_without["completions/left_out_share"] == [0.5]
+    for name, values in logs.items():
+        if "clip" in name:
+            assert logs_without[name] == pytest.approx(values, abs=1e-6, nan_ok=True), name
 
 
 def test_a_batch_without_signal_steps_with_a_gradient_of_zero(tmp_path):
@@ -468,6 +555,43 @@ def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(tmp_path):
     again = RunFolder.open(tmp_path / "grouprl").metrics()
     assert [line["step"] for line in again] == [1, 2, 3]
     assert [line["reward_mean"] for line in again] == [line["reward_mean"] for line in lines]
+
+
+def test_a_memory_is_not_taken_from_another_estimators_checkpoint(tmp_path):
+    saved = {"max_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    trainer(Ours, tmp_path, ours={"advantage_estimator": "rloo"}, **saved).train()
+    other = trainer(Ours, tmp_path, ours={"advantage_estimator": "spo"})
+    with pytest.raises(RunError, match="was written with the estimator 'rloo', expected 'spo'"):
+        other.train(resume_from_checkpoint=True)
+    without = trainer(Ours, tmp_path, ours={"advantage_estimator": "dr_grpo"})  # remembers nothing
+    without.train(resume_from_checkpoint=True)
+    assert without.state.global_step == 2
+
+
+def test_trl_resumes_a_checkpoint_of_ours_and_ours_one_of_trls(tmp_path, caplog):
+    saved = {"save_strategy": "steps", "save_steps": 1}
+    trainer(Ours, tmp_path / "ours", max_steps=1, **saved).train()
+    back = trainer(Plain, tmp_path / "ours", **saved)
+    back.train(resume_from_checkpoint=True)
+    assert (back.state.global_step, len(back.batches)) == (2, 1)
+    trainer(Plain, tmp_path / "plain", max_steps=1, **saved).train()
+    there = trainer(Ours, tmp_path / "plain", ours={"max_sampling_rounds": 2, "record": True}, **saved)
+    with caplog.at_level("WARNING", logger="grouprl"):
+        there.train(resume_from_checkpoint=True)
+    assert (there.state.global_step, len(there.batches)) == (2, 1)
+    assert "the estimator and the further prompts start afresh" in caplog.text
+
+
+def test_a_batch_that_is_trained_on_twice_is_recorded_once(tmp_path, capsys):
+    made = trainer(Ours, tmp_path, num_iterations=2, max_steps=4, ours={"record": True})
+    made.train()
+    run = RunFolder.open(tmp_path / "grouprl")
+    assert run.rollout_steps() == [1, 3]
+    lines = run.metrics()
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    assert [line.get("groups") for line in lines] == [2, None, 2, None]
+    assert all(line["loss"] is not None for line in lines)
+    assert main(["report", str(run.path)]) == 0
 
 
 def test_an_evaluation_teaches_a_stateful_estimator_nothing(tmp_path):

@@ -53,6 +53,7 @@ class Verdict:
         fix: What to do about it.
         version: Of the framework, for an integration; None where it is not installed.
         supported: The range of versions that is taken.
+        tested: Those that the tests ran with; none where they ran against a recording of its interface.
         hooks: Where it takes hold of the framework.
     """
 
@@ -62,6 +63,7 @@ class Verdict:
     fix: str = ""
     version: str | None = None
     supported: str = ""
+    tested: list[str] = field(default_factory=list)
     hooks: list[str] = field(default_factory=list)
 
 
@@ -118,7 +120,9 @@ def as_text(found: dict[str, Any]) -> str:
 
 
 def _line(verdict: dict[str, Any]) -> str:
-    version = f"{verdict['version']} ({verdict['supported']}): " if verdict["version"] else ""
+    tested = ", ".join(verdict["tested"]) or "a recording of its interface alone"
+    about = f"{verdict['version']} ({verdict['supported']}; tested with {tested}): "
+    version = about if verdict["version"] else ""
     if verdict["works"]:
         return f"{version}works"
     return f"{version}{verdict['why']}; {verdict['fix']}"
@@ -193,7 +197,11 @@ def _integration(name: str, framework: Framework) -> Verdict:
     """Import it as a user would."""
     fix = framework.brought_by
     version = installed(framework.package)
-    about: dict[str, Any] = {"version": version, "supported": framework.supported}
+    about: dict[str, Any] = {
+        "version": version,
+        "supported": framework.supported,
+        "tested": list(framework.tested),
+    }
     if version is None:
         return Verdict(False, why=f"{framework.package} is not installed", fix=fix, **about)
     if not framework.takes(version):

@@ -1,7 +1,8 @@
 """Which completions of a micro-batch go through the model, and what that does to the loss's denominator.
 
 A completion whose advantage is exactly 0 adds exactly 0 to a policy-gradient loss, and its gradient is exactly 0, so
-it need not go through the model. What has to stay is the denominator, and that every rank does the same work.
+it need not go through the model. Nor need one of which no token is trained (TRL's mask_truncated_completions, or tools
+that wrote all of it). What has to stay is the denominator, and that every rank does the same work.
 """
 
 from __future__ import annotations
@@ -59,11 +60,14 @@ class Kept:
 
 
 def signalling(inputs: Mapping[str, Any]) -> Tensor | None:
-    """Which completions have an advantage other than 0; None where a batch holds more than a row a completion."""
+    """Which completions have an advantage other than 0 and a trained token; None where a batch holds more than a row
+    a completion.
+    """
     if any(key not in BY_ROW and _is_rows(value) for key, value in inputs.items()):
         return None
     advantages = inputs["advantages"]
-    return (advantages != 0).reshape(len(advantages), -1).any(dim=1)
+    trained = (inputs["completion_mask"] * inputs.get("tool_mask", 1)).any(dim=1)
+    return (advantages != 0).reshape(len(advantages), -1).any(dim=1) & trained
 
 
 def keep(inputs: Mapping[str, Any], signal: Tensor, count: int, loss_type: str) -> Kept:

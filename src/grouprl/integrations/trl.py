@@ -17,6 +17,7 @@ import hashlib
 import inspect
 import json
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from torch import Tensor
 from grouprl.advantages import Estimator
 from grouprl.advantages.conventions import CONVENTIONS
 from grouprl.advantages.registry import get
-from grouprl.errors import ConfigError, MissingDependency
+from grouprl.errors import ConfigError, MissingDependency, RunError
 from grouprl.integrations import versions
 from grouprl.integrations.estimating import Batch, Estimating, as_estimator, with_weights
 from grouprl.integrations.leaving_out import keep, obstacle, signalling
@@ -105,7 +106,8 @@ class GRPOTrainer(trl.GRPOTrainer):
         ConfigError: An estimator that needs what TRL does not have, unknown or missing options, an estimator beside
             other advantage options of TRL's, dynamic sampling with images or a streamed data set.
         EstimatorError: While training, an estimator that fails.
-        RunError: While training starts, a record folder that holds a run already.
+        RunError: While training starts, a record folder that holds a run already, or a checkpoint of another
+            estimator where the given one has a memory.
 
     A completion for which every reward function gave None, or whose reward is infinite, is unscored: its advantage is 0
     and its group is computed without it. Logged besides TRL's: `groups/informative_share`, `groups/all_high_share`,
@@ -134,15 +136,7 @@ class GRPOTrainer(trl.GRPOTrainer):
         record: bool | str | Path = False,
         **keywords: Any,
     ) -> None:
-        if advantage_estimator is None and advantage_options:
-            raise ConfigError(
-                f"{WHERE}: advantage_options without an advantage_estimator, expected both; give "
-                "advantage_estimator='grpo', say"
-            )
-        if isinstance(max_sampling_rounds, bool) or not isinstance(max_sampling_rounds, int):
-            raise ConfigError(
-                f"{WHERE}: max_sampling_rounds is {max_sampling_rounds!r}, expected a whole number; 0 is off"
-            )
+        _check_options(advantage_estimator, advantage_options, max_sampling_rounds, success_reward)
         estimator = None
         if advantage_estimator is not None:
             estimator = as_estimator(advantage_estimator, where=WHERE, lacking=LACKING)
@@ -320,7 +314,7 @@ class GRPOTrainer(trl.GRPOTrainer):
         ):
             if metrics.get(name):
                 metrics[name][-1] *= share
-        if metrics.get("clip_ratio/low_min"):
+        if metrics.get("clip_ratio/low_min") and share < 1.0:
             metrics["clip_ratio/low_min"][-1] = 0.0
 
     # ---- logs, record, checkpoints ----
@@ -414,6 +408,12 @@ class GRPOTrainer(trl.GRPOTrainer):
             logger.warning("%s is missing: the estimator and the further prompts start afresh", path)
             return
         state = json.loads(path.read_text(encoding="utf-8"))
+        if self._estimating.stateful and state["estimator"] != self._estimating.name:
+            raise RunError(
+                f"{WHERE}: {path} was written with the estimator {state['estimator']!r}, expected "
+                f"{self._estimating.name!r}, which goes on from its own memory; resume with the one it was written "
+                "with, or start a new run from the checkpoint's model"
+            )
         if self._estimating.stateful:
             self._estimating.load_state(state["estimator_state"])
         if self._stream is not None and state["prompts"] is not None:
@@ -431,6 +431,30 @@ def _of_configuration(args: Any) -> tuple[Estimator, dict[str, Any]]:
     if args.scale_rewards == "none":
         return get("dr_grpo"), {}
     return get("grpo"), {"convention": "trl"}
+
+
+def _check_options(estimator: Any, options: Any, max_sampling_rounds: Any, success_reward: Any) -> None:
+    """Refuse values of another kind, before the model is loaded."""
+    if options is not None and not isinstance(options, Mapping):
+        raise ConfigError(
+            f"{WHERE}: advantage_options is {options!r}, expected the estimator's keywords by name; give "
+            "{'eps': 1e-6}, say"
+        )
+    if estimator is None and options:
+        raise ConfigError(
+            f"{WHERE}: advantage_options without an advantage_estimator, expected both; give "
+            "advantage_estimator='grpo', say"
+        )
+    whole = isinstance(max_sampling_rounds, int) and not isinstance(max_sampling_rounds, bool)
+    if not whole or max_sampling_rounds < 0:
+        raise ConfigError(
+            f"{WHERE}: max_sampling_rounds is {max_sampling_rounds!r}, expected a whole number from 0 on; 0 is off"
+        )
+    number = isinstance(success_reward, (int, float)) and not isinstance(success_reward, bool)
+    if not number or not math.isfinite(success_reward):
+        raise ConfigError(
+            f"{WHERE}: success_reward is {success_reward!r}, expected a number; 1.0 is the default"
+        )
 
 
 def _refuse_two_ways(args: Any, estimator: Estimator) -> None:
