@@ -1,11 +1,11 @@
-"""TRL's step with grouprl's GRPOTrainer in the place of TRL's own, where none, half and three quarters of the groups are dead.
+"""TRL's step with grouprl's GRPOTrainer in the place of TRL's own, with none, half and most of the groups dead.
 
     python benchmarks/inside_trl.py
 
-The same model, prompts, seed, loss and configuration; each trainer in a process of its own, one thread, taking turns step by
-step, in the environment of `make integrations ONLY=trl`. Rewards are set: alternating in a group that teaches, equal in a dead
-one. Times are of the processor, not of the clock, so that other work on the machine counts for little. Prints medians with
-their range, of the whole step and of it without sampling, and the ratios TRL / grouprl with the range over the turns.
+The same model, prompts, seed, loss and configuration; each trainer in a process of its own, one thread, taking turns
+step by step, in the environment of `make integrations ONLY=trl`. Rewards are set: alternating in a group that teaches,
+equal in a dead one. Times are of the processor, not of the clock, so that other work on the machine counts for little.
+Prints medians with their range, of the whole step and of it without sampling, and the ratios TRL / grouprl.
 """
 
 from __future__ import annotations
@@ -38,10 +38,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", choices=["small", "bundled"], default="small", help="small: random weights")
+    parser.add_argument(
+        "--model", choices=["small", "bundled"], default="small", help="small: random weights"
+    )
     parser.add_argument("--groups", type=int, default=SHAPE.groups, help="prompts a step, 8 completions each")
     parser.add_argument("--steps", type=int, default=7, help="after one to warm up")
-    parser.add_argument("--dead", type=float, nargs="+", default=[0.0, 0.5, 0.75], help="shares of the groups")
+    parser.add_argument(
+        "--dead", type=float, nargs="+", default=[0.0, 0.5, 0.75], help="shares of the groups"
+    )
     arguments = parser.parse_args()
     if not PYTHON.is_file():
         sys.exit(f"{PYTHON} is missing, expected TRL's environment; run make integrations ONLY=trl")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -295,6 +296,39 @@ def test_the_v1_trainer_treats_every_output_of_a_session_as_a_completion():
     )
     theirs = compute_advantage_for_multi_trajectories(batch(), keys, adv_estimator="rloo", config=config)
     assert float((found.batch["advantages"] - theirs.batch["advantages"]).abs().max()) < 2e-6
+
+
+# ---- a training run ----
+
+
+def test_verls_trainer_trains_with_ours(tmp_path):
+    """Its whole fit, twice: grouprl's GRPO at verl's settings and verl's own, from the same seed."""
+    runs = {
+        "ours": ["algorithm.adv_estimator=grouprl_grpo", "+algorithm.grouprl.convention=verl"],
+        "theirs": ["algorithm.adv_estimator=grpo"],
+    }
+    script = Path(__file__).parent / "verl_cpu_trainer.py"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", script, tmp_path, json.dumps(runs)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    ours, theirs = (torch.load(tmp_path / name / "run.pt", weights_only=True) for name in runs)
+    assert len(ours["steps"]) == 2
+    for mine, step in zip(ours["steps"], theirs["steps"], strict=True):
+        assert torch.equal(mine["rewards"], step["rewards"])
+        expected = advantages.grpo(mine["rewards"], mine["uids"], convention="verl")
+        assert torch.equal(mine["advantages"], expected[:, None] * mine["mask"])
+        assert float((mine["advantages"] - step["advantages"]).abs().max()) < 2e-6
+        dead, alive = mine["advantages"][4:], mine["advantages"][:4]
+        assert dead.eq(0).all()
+        assert alive.abs().max() > 0.5
+    assert any(not torch.equal(ours["before"][name], after) for name, after in ours["after"].items())
+    for name, after in ours["after"].items():
+        assert float((after - theirs["after"][name]).abs().max()) < 1e-4, name
 
 
 # ---- The configuration of docs/scaling.md ----
