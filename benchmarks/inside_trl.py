@@ -28,8 +28,7 @@ from grouprl.training.machine import describe_machine
 
 HERE = Path(__file__).parent
 PYTHON = HERE.parent / ".parity" / "integration-trl" / "bin" / "python"
-SHAPE = Shape(groups=8, new_tokens=24, question=SHAPES["quickstart"].question)
-SMALL = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4, "num_attention_heads": 4}
+SMALL = {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "num_attention_heads": 4}
 TRAINERS = ("trl", "grouprl")
 PARTS = {"cpu_seconds": "whole step", "training_cpu_seconds": "without sampling"}
 
@@ -41,8 +40,9 @@ def main() -> None:
     parser.add_argument(
         "--model", choices=["small", "bundled"], default="small", help="small: random weights"
     )
-    parser.add_argument("--groups", type=int, default=SHAPE.groups, help="prompts a step, 8 completions each")
-    parser.add_argument("--steps", type=int, default=7, help="after one to warm up")
+    parser.add_argument("--groups", type=int, default=4, help="prompts a step, 8 completions each")
+    parser.add_argument("--new-tokens", type=int, default=16, help="of each completion")
+    parser.add_argument("--steps", type=int, default=5, help="of each share, after one to warm up")
     parser.add_argument(
         "--dead", type=float, nargs="+", default=[0.0, 0.5, 0.75], help="shares of the groups"
     )
@@ -52,13 +52,13 @@ def main() -> None:
     print(describe_machine(torch.device("cpu")), f"· one thread · {arguments.model} model", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         model = bundled_model() if arguments.model == "bundled" else small_model(Path(folder) / "model")
-        shape = Shape(groups=arguments.groups, new_tokens=SHAPE.new_tokens, question=SHAPE.question)
-        for dead in arguments.dead:
-            compare(Path(folder), shape, model, dead, arguments.steps)
+        question = SHAPES["quickstart"].question
+        shape = Shape(groups=arguments.groups, new_tokens=arguments.new_tokens, question=question)
+        compare(Path(folder), shape, model, arguments.dead, arguments.steps)
 
 
 def small_model(folder: Path) -> Path:
-    """A random Llama with the bundled model's tokenizer: 4 layers of width 256, a head of 49,152."""
+    """A random Llama with the bundled model's tokenizer: 4 layers of width 128, a head of 49,152."""
     tokenizer = AutoTokenizer.from_pretrained(bundled_model())
     config = AutoConfig.for_model("llama", vocab_size=len(tokenizer), tie_word_embeddings=True, **SMALL)
     torch.manual_seed(0)
@@ -67,29 +67,31 @@ def small_model(folder: Path) -> Path:
     return folder
 
 
-def compare(folder: Path, shape: Shape, model: Path, dead: float, steps: int) -> None:
-    sides = {}
+def compare(folder: Path, shape: Shape, model: Path, dead: list[float], steps: int) -> None:
+    """Turns of both, the shares one after the other in each, and what they took."""
+    turns, sides = len(dead) * (steps + 1), {}
     for name in TRAINERS:
         job = folder / f"{name}.json"
         options = {"dtype": "float32", "trainer": name, "dead": dead, "seed": 1}
-        write_job(job, shape, "fixed", steps=steps, **options)
+        write_job(job, shape, "fixed", steps=turns - 1, **options)
         job.write_text(json.dumps(json.loads(job.read_text("utf-8")) | {"model": str(model)}), "utf-8")
         sides[name] = Side(job)
-    taken: dict[str, list[dict[str, float]]] = {name: [] for name in TRAINERS}
-    for turn in range(steps + 1):
+    taken = {name: {share: [] for share in dead} for name in TRAINERS}
+    for turn in range(turns):
         for name in TRAINERS if turn % 2 else reversed(TRAINERS):
             numbers = sides[name].step()
-            assert numbers["dead_share"] == dead
-            if turn:
-                taken[name].append(numbers)
+            if turn >= len(dead):
+                taken[name][numbers["dead_share"]].append(numbers)
+        print(f"turn {turn + 1} of {turns}", file=sys.stderr)
     for side in sides.values():
         side.close()
-    print(f"{dead:.0%} of the groups dead", flush=True)
-    for part, title in PARTS.items():
-        seconds = {name: [numbers[part] for numbers in taken[name]] for name in TRAINERS}
-        ratios = [a / b for a, b in zip(seconds["trl"], seconds["grouprl"], strict=True)]
-        shown = ", ".join(f"{name} {spread(values)} s" for name, values in seconds.items())
-        print(f"  {title:16}  {shown}, TRL / grouprl {spread(ratios)}", flush=True)
+    for share in dead:
+        print(f"{share:.0%} of the groups dead", flush=True)
+        for part, title in PARTS.items():
+            seconds = {name: [numbers[part] for numbers in taken[name][share]] for name in TRAINERS}
+            ratios = [a / b for a, b in zip(seconds["trl"], seconds["grouprl"], strict=True)]
+            shown = ", ".join(f"{name} {spread(values)} s" for name, values in seconds.items())
+            print(f"  {title:16}  {shown}, TRL / grouprl {spread(ratios)}", flush=True)
 
 
 def spread(values: list[float]) -> str:

@@ -33,6 +33,7 @@ class Turns(TrainerCallback):
     def __init__(self) -> None:
         self.start = self.cpu_start = self.sampling_cpu = 0.0
         self.dead_share = self.reward_mean = 0.0
+        self.steps = 0
 
     def on_step_begin(self, args, state, control, **kwargs) -> None:
         if not sys.stdin.readline():
@@ -43,6 +44,7 @@ class Turns(TrainerCallback):
         seconds = time.perf_counter() - self.start
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         cpu = time.process_time() - self.cpu_start
+        self.steps += 1
         numbers = {"seconds": seconds, "peak_gib": peak, "dead_share": self.dead_share}
         numbers |= {"cpu_seconds": cpu, "training_cpu_seconds": cpu - self.sampling_cpu}
         REPORT.write(json.dumps({**numbers, "reward_mean": self.reward_mean}) + "\n")
@@ -76,7 +78,8 @@ def main() -> None:
 
     def reward(completions: list[str], answer: list[int], **_: object) -> list[float]:
         if "dead" in job:
-            dead = round(job["dead"] * job["groups"]) * job["G"]
+            share = job["dead"][turns.steps % len(job["dead"])]
+            dead = round(share * job["groups"]) * job["G"]
             values = [float(i % 2) if i >= dead else 0.5 for i in range(len(completions))]
         elif job["injected"]:
             values = [float(i % 2) for i in range(len(completions))]
