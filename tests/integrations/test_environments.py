@@ -25,7 +25,7 @@ def test_each_holds_what_is_tested_and_has_tests_and_pins():
         assert (environments.HERE / f"test_{name}.py").is_file()
 
 
-@pytest.mark.parametrize("name", [name for name in KNOWN if name != "skyrl"])
+@pytest.mark.parametrize("name", KNOWN)
 def test_the_pins_hold_what_is_asked_for(name):
     pinned = dict(
         line.split("==")
