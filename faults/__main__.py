@@ -34,7 +34,7 @@ PAGE = ROOT / "docs" / "reliability.md"
 sys.path.insert(0, str(ROOT / "tests"))
 
 from faults import damage, disks, fuzz, kills, long_run, rewards  # noqa: E402, F401
-from faults.fault import FAULTS, Fault  # noqa: E402
+from faults.fault import FAULTS, Fault, NotTried  # noqa: E402
 from faults.place import Place  # noqa: E402
 from faults.table import put_into  # noqa: E402
 
@@ -55,12 +55,9 @@ def main() -> int:
         print("\n".join(f"{one.name}: {one.done}\n    {one.must}" for one in FAULTS.values()))
         return 0
     measured = json.loads(given.output.read_text()) if given.output.exists() else {"faults": {}}
-    wanted = [
-        FAULTS[name] for name in given.only if given.again or given.quick or name not in measured["faults"]
-    ]
-    print(
-        f"{len(wanted)} faults; {len(given.only) - len(wanted)} measured already (--again measures them anew)"
-    )
+    held = {name for name, one in measured["faults"].items() if one["held"]}
+    wanted = [FAULTS[name] for name in given.only if given.again or given.quick or name not in held]
+    print(f"{len(wanted)} faults; {len(given.only) - len(wanted)} hold already (--again measures them anew)")
     started, left_out = time.monotonic(), 0
     with tempfile.TemporaryDirectory(prefix="grouprl-faults-") as folder:
         os.chmod(folder, 0o755)  # an unprivileged process reads the model
@@ -70,28 +67,31 @@ def main() -> int:
                 left_out += 1
                 continue
             result = look(one, Path(folder), model, quick=given.quick)
-            word = "holds " if result["held"] else "UNTRUE"
+            word = {True: "holds ", False: "UNTRUE", None: "      "}[result["held"]]
             print(f"{word} {one.name} ({result['seconds']:.0f} s): {result['seen']}", flush=True)
             measured["faults"][one.name] = result
             if not given.quick:
                 _record(measured, given.output)
     minutes = (time.monotonic() - started) / 60
     print(f"{minutes:.1f} minutes; {left_out} left out after {given.minutes:g} (--minutes)")
-    return int(any(not one["held"] for name, one in measured["faults"].items() if name in given.only))
+    return int(any(one["held"] is False for name, one in measured["faults"].items() if name in given.only))
 
 
 def look(one: Fault, folder: Path, model: Path, *, quick: bool = False) -> dict[str, Any]:
     """Do one fault. Returns its line of the table."""
     started = time.monotonic()
+    held: bool | None = True
     try:
-        seen, held = one.act(Place(folder / one.name, model, quick=quick)), True
+        seen = one.act(Place(folder / one.name, model, quick=quick))
+    except NotTried as reason:
+        seen, held = f"not tried: {reason}", None
     except Exception as error:
         if not isinstance(error, AssertionError):
             traceback.print_exc()
         seen, held = f"{type(error).__name__}: {error}"[:600], False
     seen = " ".join(seen.split())
     seconds = round(time.monotonic() - started, 1)
-    return {"done": one.done, "must": one.must, "held": held, "seen": seen, "seconds": seconds}
+    return {"done": one.done, "must": one.must, "held": held, "seen": seen, "seconds": seconds, **_where()}
 
 
 def _tiny_model(folder: Path) -> Path:
@@ -106,14 +106,20 @@ def _tiny_model(folder: Path) -> Path:
     return tiny.save(folder / "model")
 
 
-def _record(measured: dict[str, Any], output: Path) -> None:
+def _where() -> dict[str, str]:
+    """On what, and when."""
     import torch
 
     from grouprl.training.machine import describe_machine
 
+    return {
+        "machine": describe_machine(torch.device("cpu")),
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def _record(measured: dict[str, Any], output: Path) -> None:
     measured["faults"] = {name: measured["faults"][name] for name in FAULTS if name in measured["faults"]}
-    measured["machine"] = describe_machine(torch.device("cpu"))
-    measured["date"] = datetime.date.today().isoformat()
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(measured, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     if output == MEASURED and PAGE.exists():

@@ -10,10 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from faults.fault import check, fault
+from faults.fault import NotTried, check, fault
 from faults.place import Place, contents, differences, steps_done, temporaries
-
-NOBODY = 65534
 
 
 @contextmanager
@@ -107,7 +105,7 @@ def tmp_full(place: Place) -> str:
 
 
 STOPS = """
-import os
+import sys
 
 calls = 0
 
@@ -115,57 +113,85 @@ def stops(completions):
     global calls
     calls += 1
     if calls == 5:
-        for name in ("", "rollouts", "checkpoints"):
-            os.chmod(os.path.join({folder!r}, name), 0o555)
+        sys.path.insert(0, {harness!r})
+        from faults.disks import lock
+        lock({folder!r})
     return [sum(c.islower() for c in text) / max(len(text), 1) for text in completions]
 """
 """A reward that makes the run's folder read-only in the third step, as a file system does that met an error."""
 
 
+def lock(folder: str | Path) -> None:
+    """Make a folder, with all in it, read-only: for root by a mount over itself, for others by its modes.
+
+    Raises:
+        OSError: This process is root, whom no mode binds, and may not mount.
+    """
+    if os.geteuid() == 0:
+        for options in (("--bind", str(folder)), ("-o", "remount,bind,ro")):
+            done = subprocess.run(["mount", *options, str(folder)], capture_output=True, text=True)
+            if done.returncode:
+                raise OSError(f"mount: {done.stderr.strip()}")
+    else:
+        for path in (Path(folder), *Path(folder).rglob("*")):
+            path.chmod(path.stat().st_mode & ~0o222)
+
+
+def unlock(folder: Path) -> None:
+    """Undo what `lock` did, if it did."""
+    if os.geteuid() == 0:
+        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+        if str(folder) in (mount.split()[4] for mount in mounts):  # ismount does not see one of the same disk
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    else:
+        for path in (folder, *folder.rglob("*")):
+            path.chmod(path.stat().st_mode | 0o200)
+
+
 @fault(
     done="the run's folder may not be written to: from the start, and from the middle of a run on",
-    must="exit code 1 or 2 and one line; nothing in the folder has changed; once it may be again, the run "
-    "goes on equal",
+    must="exit code 2, or 1 in the middle, and one line that names the file; nothing in the folder has changed; once "
+    "it may be again, the run goes on equal to the bit",
 )
 def read_only(place: Place) -> str:
-    parent = place.folder / "locked"
-    parent.mkdir(mode=0o555)
-    root = os.geteuid() == 0
-
-    def unprivileged() -> None:
-        if root:  # for whom no folder is read-only
-            os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-
-    place.folder.chmod(0o755)
-    ended = place.train("locked/run", before=unprivileged).wait()
-    check(ended.code == 2, f"exit code {ended.code}: {ended.error}")
-    check(list(parent.iterdir()) == [], f"left: {list(parent.iterdir())}")
-    stops = STOPS.format(folder=str(place.folder / "middle"))
-    run = place.folder / "middle"
+    parent, run = place.folder / "locked", place.folder / "middle"
+    parent.mkdir()
     run.mkdir()
-    if root:
-        os.chown(run, NOBODY, NOBODY)
-    whole = place.whole(reward=place.reward("stops", stops.replace("calls == 5", "False")))
-    stop = place.reward("stops", stops)
-    ended = place.train("middle", reward=stop, before=unprivileged).wait()
-    check(ended.code == 1, f"in the middle: exit code {ended.code}: {ended.error}")
-    check("step 2 is saved" in ended.error or "Permission denied" in ended.error, ended.error)
-    check((run / "rollouts").exists(), f"ended too early: {ended.error}")
-    check("Traceback" not in ended.said, ended.said[-400:])
-    before = contents(run)
-    again = place.resume("middle", before=unprivileged).wait()
-    check(again.code in (1, 2), f"resumed while read-only: exit code {again.code}: {again.error}")
-    check(contents(run) == before, "the folder changed although it may not be written to")
-    for path in (run, run / "rollouts", run / "checkpoints"):
-        path.chmod(0o755)
-    place.reward("stops", stops.replace("calls == 5", "False"))
+    source = STOPS.format(harness=str(Path(__file__).parent.parent), folder=str(run))
+    mended = source.replace("calls == 5", "False")
+    whole = place.whole(reward=place.reward("stops", mended))
+    try:
+        try:
+            lock(parent)
+        except OSError as error:
+            raise NotTried(f"no mode binds root, and it may not mount here ({error})") from error
+        ended = place.train("locked/run").wait()
+        check(ended.code == 2, f"exit code {ended.code}: {ended.error}")
+        check("Read-only" in ended.error or "Permission denied" in ended.error, ended.error)
+        check(list(parent.iterdir()) == [], f"left: {list(parent.iterdir())}")
+
+        ended = place.train("middle", reward=place.reward("stops", source)).wait()
+        check(ended.code == 1, f"in the middle: exit code {ended.code}: {ended.error}")
+        check(str(run / "rollouts") in ended.error, f"names no file: {ended.error}")
+        check("step 2 is saved" in ended.error, ended.error)
+        check("Traceback" not in ended.said, ended.said[-400:])
+        check(steps_done(run) == 2, f"{steps_done(run)} steps in the log")
+        before = contents(run)
+        again = place.resume("middle").wait()
+        check(again.code == 2, f"resumed while read-only: exit code {again.code}: {again.error}")
+        check("Traceback" not in again.said, again.said[-400:])
+        check(contents(run) == before, "the folder changed although it may not be written to")
+    finally:
+        unlock(parent)
+        unlock(run)
+    place.reward("stops", mended)
     again = place.resume("middle").wait()
     check(again.code == 0, f"once it may be: {again.error}")
     check(not differences(run, whole), f"differs in {differences(run, whole)}")
-    who = "as an unprivileged user" if root else "as this user"
-    return f"{who}: refused at the start (2), ended in the middle (1), resumed equal"
+    how = "a read-only mount, as root" if os.geteuid() == 0 else "modes, as this user"
+    return (
+        f"{how}: refused at the start (2), ended in the middle (1), refused to go on (2), then resumed equal"
+    )
 
 
 @fault(

@@ -12,6 +12,10 @@ class Untrue(AssertionError):  # noqa: N818  (reads better in the table)
     """Something that must be true after a fault is not."""
 
 
+class NotTried(Exception):  # noqa: N818  (likewise)
+    """The fault cannot be done on this machine; the message says why."""
+
+
 @dataclass(frozen=True)
 class Fault:
     """One line of the table.
@@ -20,7 +24,7 @@ class Fault:
         name: What --only takes.
         done: What is done.
         must: What must be true afterwards.
-        act: Does it, in a place of its own, and returns what was seen; raises where it is untrue.
+        act: Does it, in a place of its own, and returns what was seen; raises where it is untrue, or `NotTried`.
     """
 
     name: str

@@ -10,7 +10,6 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 
 from faults.fault import check, fault
 from faults.place import STEPS, Ended, Place, differences, steps_done, temporaries
@@ -73,8 +72,7 @@ def _stopped(place: Place, act: Callable[[int], None], *, code: int, name: str) 
     reward = place.reward("slowly", SLOWLY)
     whole = place.whole(reward=reward)
     run = place.folder / name
-    heard = partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)  # also where the harness runs under nohup
-    process = place.train(name, reward=reward, before=heard)
+    process = place.train(name, reward=reward)
     process.until(lambda: steps_done(run) >= 2)
     act(process.pid)
     ended = process.wait()
@@ -238,4 +236,6 @@ def _times(place: Place, name: str) -> dict[str, float]:
     lines = [json.loads(line) for line in (place.folder / name / "metrics.jsonl").read_text().splitlines()]
     values = [v for line in lines for k, v in line.items() if k.startswith("seconds") or k.endswith("per_s")]
     check(all(isinstance(v, int | float) and math.isfinite(v) for v in values), f"times {values}")
-    return {"lowest": min(values), "longest": max(line["seconds_step"] for line in lines)}
+    seconds = [v for line in lines for k, v in line.items() if k.startswith("seconds")]
+    check(min(values) >= 0, f"a negative time or rate: {min(values)}")
+    return {"lowest": min(seconds), "longest": max(line["seconds_step"] for line in lines)}

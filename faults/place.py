@@ -63,6 +63,7 @@ class Process:
             code = 70
             try:
                 os.setpgid(0, 0)
+                _hear_signals()
                 os.chdir(folder)
                 descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
                 os.dup2(descriptor, 1)
@@ -118,6 +119,13 @@ class Process:
 
     def _said(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+
+def _hear_signals() -> None:
+    """As a process in a terminal does, also where the harness runs under nohup or in a shell's background."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 class Place:

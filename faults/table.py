@@ -11,16 +11,18 @@ START, END = "<!-- measured: make faults -->", "<!-- end of what was measured --
 def table(measured: Mapping[str, Any]) -> str:
     """Markdown: a line a fault, and where and in how long it was measured."""
     results = measured["faults"]
-    held = sum(one["held"] for one in results.values())
+    held = sum(one["held"] is True for one in results.values())
     total = sum(one["seconds"] for one in results.values())
+    machines = dict.fromkeys(f"{one['machine']}; {one['date']}" for one in results.values())
     lines = [
-        f"{held} of {len(results)} hold, in {total / 60:.0f} minutes; {measured['machine']}; {measured['date']}.",
+        f"{held} of {len(results)} hold, in {total / 60:.0f} minutes; each line by `python -m faults --only NAME "
+        f"--again` on: {' and '.join(machines)}.",
         "",
         "| fault | what is done | what must be true | what was seen |",
         "|---|---|---|---|",
     ]
     for name, one in results.items():
-        seen = one["seen"] if one["held"] else f"**untrue**: {one['seen']}"
+        seen = f"**untrue**: {one['seen']}" if one["held"] is False else one["seen"]
         cells = (f"`{name}`", one["done"], one["must"], f"{seen} ({one['seconds']:.0f} s)")
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines) + "\n"

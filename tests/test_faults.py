@@ -11,7 +11,7 @@ sys.path.insert(0, str(ROOT))
 
 from faults import __main__ as harness  # noqa: E402
 from faults import fuzz  # noqa: E402
-from faults.fault import FAULTS, Fault, check  # noqa: E402
+from faults.fault import FAULTS, Fault, NotTried, check  # noqa: E402
 from faults.place import Place, differences  # noqa: E402
 from faults.table import put_into, table  # noqa: E402
 
@@ -32,9 +32,18 @@ def test_what_is_not_true_is_said(tmp_path):
 
     seen = harness.look(Fault("untrue", "nothing", "three", untrue), tmp_path, tmp_path)
     assert (seen["held"], seen["seen"]) == (False, "Untrue: two is not three")
-    assert "**untrue**: Untrue: two is not three" in table(
-        {"faults": {"untrue": seen}, "machine": "m", "date": "2026-01-01"}
-    )
+    assert "**untrue**: Untrue: two is not three" in table({"faults": {"untrue": seen}})
+
+
+def test_what_cannot_be_tried_is_neither_true_nor_untrue(tmp_path):
+    def impossible(place):
+        raise NotTried("no such disk")
+
+    seen = harness.look(Fault("impossible", "nothing", "three", impossible), tmp_path, tmp_path)
+    assert (seen["held"], seen["seen"]) == (None, "not tried: no such disk")
+    shown = table({"faults": {"impossible": seen}})
+    assert "0 of 1 hold" in shown
+    assert "| not tried: no such disk (0 s) |" in shown
 
 
 def test_two_runs_that_differ_are_seen_to_differ(tmp_path):
