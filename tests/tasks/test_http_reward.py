@@ -426,10 +426,30 @@ def test_a_token_that_cannot_be_sent(monkeypatch, value, message):
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("http://me:s3cret@h/score", "credentials in the URL"),
-        ("http://s3cret@h/score", "credentials in the URL"),
-        ("https://h/score?api_key=s3cret", "'api_key' looks like a secret"),
-        ("https://h/score?n=1&Signature=s3cret", "'Signature' looks like a secret"),
+        ("http://me:s3cret@h/score", "looks like one with a password"),
+        ("http://s3cret@h/score", "looks like one with a password"),
+        ("HTTP://me:s3cret@h/score", "looks like one with a password"),
+        ("  http://me:s3cret@h/score", "looks like one with a password"),
+        ("ftp://me:s3cret@h/score", "looks like one with a password"),
+        ("//me:s3cret@h/score", "looks like one with a password"),
+        ("http:///me:s3cret@h/score", "looks like one with a password"),
+        ("https:/me:s3cret@h/score", "looks like one with a password"),
+        ("http:me:s3cret@h", "looks like one with a password"),
+        ("https://h/score?api_key=s3cret", "'api_key' of a URL looks like a secret"),
+        ("https://h/score?n=1&Signature=s3cret", "'Signature' of a URL looks like a secret"),
+        ("https://h/score?n=1;token=s3cret", "'token' of a URL looks like a secret"),
+        ("https://h/score;token=s3cret", "'token' of a URL looks like a secret"),
+        ("https://h/token=s3cret/score", "'token' of a URL looks like a secret"),
+        ("https://h/score?%74oken=s3cret", "'token' of a URL looks like a secret"),
+        ("https://h/score?pwd=s3cret", "'pwd' of a URL looks like a secret"),
+        ("https://h/score?pass=s3cret", "'pass' of a URL looks like a secret"),
+        ("https://h/score?code=s3cret", "'code' of a URL looks like a secret"),
+        ("https://h/score?X-Amz-Credential=s3cret", "'X-Amz-Credential' of a URL looks like a secret"),
+        ("https://h/score?accessToken=s3cret", "'accessToken' of a URL looks like a secret"),
+        ("https://h/score#token=s3cret", "a URL with a fragment"),
+        ("https://h/hooks/sk-s3cret0123456789abcd", "looks like a key"),
+        ("https://h/score?v=eyJhbGciOis3cret0123456789", "looks like a key"),
+        ("ws://h/score", "expected http://host:port/path"),
         ("http://", "expected http://host:port/path"),
         ("http:///score", "expected http://host:port/path"),
         ("http://h:99999/score", "a URL that cannot be read"),
@@ -442,6 +462,39 @@ def test_urls_that_are_refused(url, message):
     with pytest.raises(TaskError, match=message) as caught:
         tasks.reward_from_spec(url)
     assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://h/score?model=rm-7b&max_tokens=9&lang_code=en&keyboard=qwerty",
+        "http://h/@v1/score",
+        "http://h/score?by=me@example.org",
+        "http://h/tokenizers/score?design=a&compass=1",
+    ],
+)
+def test_urls_that_hold_no_secret_are_taken(url):
+    assert http_reward(url).name == "score"
+
+
+@pytest.mark.parametrize("token", ["s3cret", "s3'cr\\et"])
+@pytest.mark.parametrize("status", [200, 400, 500])
+def test_a_server_that_repeats_the_token_does_not_have_it_shown(serve, monkeypatch, token, status):
+    """Neither whole, nor its beginning where the message ends within it."""
+    monkeypatch.setenv("SCORE_TOKEN", token)
+    for before in (" ", " " + "x" * 76, " " + "x" * 196):
+        said = f"Incorrect key:{before}{token}".encode()
+        server = serve(lambda handler, asked, number, said=said: send(handler, said, status))
+        with pytest.raises((RewardError, RewardUnavailable)) as caught:
+            call(quick(server.url, token_env="SCORE_TOKEN", retries=0), "a")
+        assert "s3" not in str(caught.value)
+
+
+def test_a_status_line_that_repeats_the_token_does_not_have_it_shown(serve, monkeypatch):
+    monkeypatch.setenv("SCORE_TOKEN", "s3cret")
+    server = serve(lambda handler, asked, number: handler.wfile.write(b"Incorrect key: s3cret\r\n\r\n"))
+    with pytest.raises(RewardUnavailable, match="Incorrect key: …"):
+        call(quick(server.url, token_env="SCORE_TOKEN", retries=0), "a")
 
 
 def test_a_query_is_sent_and_not_shown(serve):

@@ -31,11 +31,12 @@ from typing import Any
 from grouprl.errors import RewardError, RewardUnavailable, TaskError
 from grouprl.tasks.http_messages import (
     MAX_WAIT_S,
-    SCHEMES,
     checked_url,
     jsonable,
     read_rewards,
     retry_after_s,
+    start_of,
+    without,
 )
 from grouprl.tasks.task import Reward
 from grouprl.types import Prompt
@@ -43,11 +44,6 @@ from grouprl.types import Prompt
 MAX_RESPONSE_BYTES = 16 << 20
 BACKOFF_S = 0.5
 RETRIED = (408, 425, 429, 500, 502, 503, 504)
-
-
-def is_url(spec: str) -> bool:
-    """Whether a reward's text names a server."""
-    return spec.startswith(SCHEMES)
 
 
 def http_reward(url: str, *, weight: float = 1.0, **options: Any) -> Reward:
@@ -192,14 +188,14 @@ class HttpReward:
                 problem = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             else:
                 if status == 200:
-                    return read_rewards(content, count, f"reward {self.shown}")
+                    return read_rewards(content, count, f"reward {self.shown}", self._token)
                 if status not in RETRIED:
                     raise RewardError(self._refusal(status, content))
                 problem = f"status {status}"
                 asked_s = retry_after_s(headers.get("Retry-After"))
             if attempt == self.retries or stop.event.wait(self._pause(attempt, asked_s)):
                 break
-        problem = " ".join(problem.split())[:200]
+        problem = " ".join(without(self._token, problem).split())[:200]
         return (
             f"reward {self.shown}: no answer in {attempt + 1} tries (the last: {problem}), expected one of status 200; "
             "see that the server runs, or let the completions go unscored (--on-reward-error abstain)"
@@ -266,7 +262,7 @@ class HttpReward:
             return f"{start}, expected 200; redirects are not followed, give the URL that it leads to"
         if status in (401, 403):
             return f"{start}, expected 200; name the variable that holds the token (--http-token-env)"
-        said = " ".join(content[:200].decode(errors="replace").split())
+        said = start_of(content, 200, self._token)
         return f"{start} ({said!r}), expected 200; see docs/tasks.md for what is posted"
 
 

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from grouprl.errors import TaskError
-from grouprl.tasks.http_reward import http_reward, is_url
+from grouprl.tasks.http_messages import is_url
+from grouprl.tasks.http_reward import http_reward
 from grouprl.tasks.named_rewards import is_named, make_named, signatures
 from grouprl.tasks.task import Reward, RewardFunction
 from grouprl.user_code import is_spec, load_attribute

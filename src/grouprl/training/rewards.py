@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from grouprl.policy import load_reward_model
 from grouprl.tasks import Reward, RewardLike
-from grouprl.tasks.http_reward import http_reward, is_url
+from grouprl.tasks.http_messages import is_url
+from grouprl.tasks.http_reward import http_reward
 from grouprl.tasks.reward_specs import MODEL_PREFIX
 from grouprl.training.config import Config
 
