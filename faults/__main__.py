@@ -81,14 +81,17 @@ def look(one: Fault, folder: Path, model: Path, *, quick: bool = False) -> dict[
     """Do one fault. Returns its line of the table."""
     started = time.monotonic()
     held: bool | None = True
+    place = Place(folder / one.name, model, quick=quick)
     try:
-        seen = one.act(Place(folder / one.name, model, quick=quick))
+        seen = one.act(place)
     except NotTried as reason:
         seen, held = f"not tried: {reason}", None
     except Exception as error:
         if not isinstance(error, AssertionError):
             traceback.print_exc()
         seen, held = f"{type(error).__name__}: {error}"[:600], False
+    finally:
+        place.end_all()
     seen = " ".join(seen.split())
     seconds = round(time.monotonic() - started, 1)
     return {"done": one.done, "must": one.must, "held": held, "seen": seen, "seconds": seconds, **_where()}

@@ -88,6 +88,15 @@ class Process:
         except ProcessLookupError:
             pass
 
+    def end(self) -> None:
+        """End it, unless its end was waited for."""
+        try:
+            if self.alive():
+                self.kill()
+            os.waitpid(self.pid, 0)
+        except ChildProcessError:
+            pass
+
     def wait(self, limit_s: float = HANG_S) -> Ended:
         """Wait for its end; one that takes longer is ended, and that is an error."""
         deadline = time.monotonic() + limit_s
@@ -142,7 +151,7 @@ class Place:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         self.reward("lowercase", REWARD)
-        self._logs = 0
+        self._processes: list[Process] = []
         self.port = 0
         """Of the reward server: a run goes on with the one that it had."""
 
@@ -154,8 +163,14 @@ class Place:
 
     def fork(self, act: Callable[[], int | None]) -> Process:
         """A process that does something."""
-        self._logs += 1
-        return Process(act, self.folder / f"log-{self._logs}.txt", folder=self.folder)
+        log = self.folder / f"log-{len(self._processes) + 1}.txt"
+        self._processes.append(Process(act, log, folder=self.folder))
+        return self._processes[-1]
+
+    def end_all(self) -> None:
+        """End the processes that a fault which was untrue left behind."""
+        for process in self._processes:
+            process.end()
 
     def grouprl(self, *arguments: str, before: Callable[[], None] | None = None) -> Process:
         """A process that runs a command line, after `before`."""
