@@ -90,7 +90,14 @@ def parquet_damaged(place: Place) -> str:
 def bundled_cache(place: Place) -> str:
     from grouprl.policy.bundled import bundled_model
 
-    good = Path(place.ask(lambda: str(bundled_model())))
+    def made_in(cache: Path) -> Path:
+        def make() -> str:
+            os.environ["GROUPRL_CACHE"] = str(cache)
+            return str(bundled_model())
+
+        return Path(place.ask(make))
+
+    good = made_in(place.folder / "good")
     checked = 0
     for number, (name, how) in enumerate(
         (
@@ -104,12 +111,7 @@ def bundled_cache(place: Place) -> str:
         cache = place.folder / f"cache-{number}"
         shutil.copytree(good, cache / good.name)
         how(cache / good.name / name, 0.5)
-
-        def again(cache: Path = cache) -> str:
-            os.environ["GROUPRL_CACHE"] = str(cache)
-            return str(bundled_model())
-
-        made = Path(place.ask(again))
+        made = made_in(cache)
         for file in good.iterdir():
             check((made / file.name).read_bytes() == file.read_bytes(), f"{name}: {file.name} is another one")
         shutil.rmtree(cache)

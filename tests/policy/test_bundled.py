@@ -47,3 +47,15 @@ def test_a_whole_copy_is_taken_as_it_is(cached):
     folder, made = cached
     assert bundled.bundled_model() == folder
     assert len(made) == 1
+
+
+def test_a_copy_does_not_depend_on_whether_the_hub_could_be_reached(tmp_path):
+    """transformers writes how a tokenizer was reached into what it saves."""
+    from transformers import AutoTokenizer
+
+    tiny.save(tmp_path / "model")
+    for offline in (False, True):
+        tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model", local_files_only=offline)
+        bundled._save_tokenizer(tokenizer, tmp_path / str(offline))
+    there, absent = ({p.name: p.read_bytes() for p in (tmp_path / str(o)).iterdir()} for o in (False, True))
+    assert there == absent

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import zlib
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -73,8 +74,15 @@ def _convert(source: Path, target: Path) -> None:
         fresh.load_state_dict(loaded.state_dict())
         fresh.generation_config = loaded.generation_config
         fresh.save_pretrained(target)
-        AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(target)
+        _save_tokenizer(AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name), target)
     (target / "complete").write_text(_checksums(target))
+
+
+def _save_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """Without a word of how it was reached: offline or not, the copy is the same."""
+    for name in ("is_local", "local_files_only"):
+        tokenizer.init_kwargs.pop(name, None)
+    tokenizer.save_pretrained(folder)
 
 
 def _complete(folder: Path) -> bool:
