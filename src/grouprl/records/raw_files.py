@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grouprl.errors import InputError
+from grouprl.parquet import BombError, check_unpacked
 from grouprl.records.columns import polars
 from grouprl.records.formats.format import Format, Head
 from grouprl.records.jsonl_frames import Note, read_frames, read_records
@@ -93,8 +94,9 @@ def scan_parquet(path: Path) -> pl.LazyFrame:
     """The file as a lazy frame.
 
     Raises:
-        InputError: It is not Parquet, or was cut short.
+        InputError: It is not Parquet, was cut short, or would unpack to many times its size.
     """
+    _guarded(path, lambda: check_unpacked(path))
     frame: pl.LazyFrame = _guarded(path, lambda: polars().scan_parquet(path, glob=False))
     return frame
 
@@ -172,7 +174,13 @@ def _guarded(path: Path, act: Callable[[], Any]) -> Any:
     pl = polars()
     try:
         return act()
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, TypeError) as error:
+    except (
+        pl.exceptions.PolarsError,
+        pl.exceptions.PanicException,
+        BombError,
+        OSError,
+        TypeError,
+    ) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         zipped = compression(path) if path.is_file() else None
         raise InputError(

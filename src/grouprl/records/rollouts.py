@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grouprl.errors import InputError, RunError
+from grouprl.parquet import BombError, check_unpacked
 from grouprl.records.columns import as_list, check_length, polars, to_series
 from grouprl.records.files import atomic_write
 from grouprl.records.jsonl import plain
@@ -207,18 +208,25 @@ def scan_rollouts(paths: str | Path | Iterable[str | Path]) -> pl.LazyFrame:
     """Rollout files as one polars LazyFrame; a column that a file lacks is null in its rows.
 
     Raises:
-        RunError: A file is missing or is not Parquet; the message names it.
+        RunError: A file is missing, is not Parquet, or would unpack to many times its size; the message names it.
     """
     pl = polars()
     frames = []
     for path in [paths] if isinstance(paths, str | Path) else paths:
         try:
+            check_unpacked(Path(path))
             frame = pl.scan_parquet(path, glob=False)
             frame.collect_schema()
         except FileNotFoundError:
             raise RunError(f"{path}: missing, expected a Parquet file of rollouts") from None
-        except (pl.exceptions.PolarsError, OSError, TypeError) as error:  # TypeError: a path not in UTF-8
-            reason = str(error).splitlines()[0]
+        except (
+            pl.exceptions.PolarsError,
+            pl.exceptions.PanicException,
+            BombError,
+            OSError,
+            TypeError,  # a path not in UTF-8
+        ) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise RunError(f"{path}: not readable as Parquet ({reason}); remove it") from error
         frames.append(frame)
     if not frames:

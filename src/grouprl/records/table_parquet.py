@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grouprl.errors import InputError
+from grouprl.parquet import BombError, check_unpacked
 from grouprl.records.columns import polars
 from grouprl.records.run import RunFolder
 from grouprl.records.table import (
@@ -47,6 +48,7 @@ class ParquetTable(Table):
         if self._run is not None:
             self._frame = self._run.rollouts()
         else:
+            _guarded(path, lambda: check_unpacked(path))
             self._frame = _guarded(path, lambda: polars().scan_parquet(path, glob=False))
         self._schema = _guarded(path, self._frame.collect_schema)
 
@@ -185,7 +187,13 @@ def _guarded(path: Path, act: Callable[[], Any]) -> Any:
     pl = polars()
     try:
         return act()
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, TypeError) as error:
+    except (
+        pl.exceptions.PolarsError,
+        pl.exceptions.PanicException,
+        BombError,
+        OSError,
+        TypeError,
+    ) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         system = re.search(r"os error (\d+)", str(error))

@@ -17,11 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from grouprl.errors import MissingDependency, TaskError
+from grouprl.parquet import RATIO, UNPACKED_BYTES, BombError, check_unpacked
 from grouprl.tasks.conversation import read_content
 from grouprl.tasks.hub import HubDataset
 from grouprl.types import Prompt
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet", ".csv")
+
+LONGEST_LINE = 1 << 28
+"""Bytes; a compressed file can hold a line of any length in few of its own."""
 
 Row = dict[str, Any]
 
@@ -117,14 +121,31 @@ def _read_prompt(row: dict[str, Any], where: str, default_id: str, id_prefix: st
 
 
 def _jsonl_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(_lines(path), 1):
+        if number == 1:
+            line = line.removeprefix(b"\xef\xbb\xbf")
+        if line.strip():
+            yield number, _parse_line(line.rstrip(), f"{path}, line {number}")
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """The file's lines, but not what a few compressed bytes could make of memory."""
     gzipped = path.name.lower().endswith(".gz")
     try:
+        size, number = path.stat().st_size, 0
         with gzip.open(path) if gzipped else path.open("rb") as stream:
-            for number, line in enumerate(stream, 1):
-                if number == 1:
-                    line = line.removeprefix(b"\xef\xbb\xbf")
-                if line.strip():
-                    yield number, _parse_line(line.rstrip(), f"{path}, line {number}")
+            while line := stream.readline(LONGEST_LINE + 1):
+                number += 1
+                if len(line) > LONGEST_LINE:
+                    raise TaskError(
+                        f"{path}, line {number}: longer than {LONGEST_LINE >> 20} MiB, expected one object a line"
+                    )
+                if gzipped and stream.tell() > max(UNPACKED_BYTES, RATIO * size):
+                    raise TaskError(
+                        f"{path}, line {number}: unpacked so far to more than {RATIO} times its {size:,} bytes, "
+                        "expected prompts; unpack it and look"
+                    )
+                yield line
     except (OSError, EOFError, zlib.error) as error:
         raise TaskError(
             f"{path}: cannot be read ({error}), expected {'gzipped ' * gzipped}JSON Lines"
@@ -177,8 +198,15 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             f"{path}: reading Parquet needs polars, which is not installed; pip install 'grouprl[train]'"
         ) from error
     try:
-        frame = polars.read_parquet(path)
-    except (polars.exceptions.PolarsError, OSError) as error:
+        check_unpacked(path)
+        frame = polars.read_parquet(path, glob=False)
+    except (
+        polars.exceptions.PolarsError,
+        polars.exceptions.PanicException,
+        BombError,
+        OSError,
+        TypeError,  # a path not in UTF-8
+    ) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise TaskError(f"{path}: cannot be read ({reason}), expected Parquet") from error
     yield from enumerate(frame.iter_rows(named=True), 1)
