@@ -1,6 +1,8 @@
 """Layers by another class: the same values and gradients, and what they leave alone."""
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import tiny
@@ -146,3 +148,19 @@ def test_packed_weights_give_the_same_products_while_they_last(dtype):
     assert all(m.packed is None for m in made.modules() if isinstance(m, LeanLinear))
     with layers.packed_weights(made, 5):
         assert linear(x).grad_fn is not None  # with gradient: the weight itself
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc for the resident memory")
+def test_products_of_many_shapes_do_not_fill_the_memory():
+    """oneDNN keeps a kernel for each shape: 1,200 of half a megabyte, unless it is told to keep fewer."""
+    script = (
+        "import torch\nfrom grouprl.policy.matmul import product\ntorch.set_num_threads(1)\n"
+        "def resident(): return int(open('/proc/self/statm').read().split()[1]) >> 8\n"
+        "weight = torch.randn(32, 32)\nsizes = []\n"
+        "for rows in range(1, 1201):\n    product(torch.randn(rows, 32), weight)\n    sizes.append(resident())\n"
+        "print(sizes[-1] - sizes[299])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=True
+    )
+    assert int(done.stdout) < 64  # MiB; 380 without

@@ -3,10 +3,15 @@
 On x86 torch multiplies float32 matrices with MKL, which keeps its AVX-512 kernels for Intel's processors. oneDNN,
 which comes with torch too, has them for all: on an AMD EPYC (Zen 5) it is about twice as fast. torch has no switch
 between them.
+
+oneDNN compiles a kernel for each shape that it meets, half a megabyte and more, and two caches (its own, and that of
+torch's layer over it) keep 1,024 each: completions of many lengths, which are as many shapes, would fill a gigabyte.
+Here they keep `KERNELS`, which is more than a step's layers need at a time, and one made anew takes half a millisecond.
 """
 
 from __future__ import annotations
 
+import os
 import platform
 from functools import cache
 
@@ -14,6 +19,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import linear
+
+KERNELS = 128
+"""Kernels that each of oneDNN's caches keeps, unless the environment says otherwise."""
+for _capacity in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):  # read at the first product
+    os.environ.setdefault(_capacity, str(KERNELS))
 
 SLICE = 8192
 """Rows of a weight whose gradient is worked out together."""
