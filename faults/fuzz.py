@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import signal
 import tempfile
+import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -198,14 +200,31 @@ def config_keys() -> list[str]:
 
 
 def configs() -> st.SearchStrategy[Any]:
-    """Tables of a configuration, with values of all kinds; and texts that are nearly TOML."""
+    """Tables of a configuration, with values of all kinds; lines of a real one; texts that are nearly TOML."""
     keys = st.sampled_from(config_keys())
     tables = st.dictionaries(keys, values | st.dictionaries(keys | odd_texts, values, max_size=4), max_size=5)
     pieces = st.lists(
         keys | odd_texts | st.sampled_from(["[", "]", "=", "\n", '"', "1", "1e400", "true", "{", "}"]),
         max_size=14,
     )
-    return tables | pieces.map(" ".join)
+    return tables | real_lines() | pieces.map(" ".join)
+
+
+@st.composite
+def real_lines(draw: st.DrawFn) -> str:
+    """The default configuration without some lines, one of its values another, now and then damaged."""
+    from grouprl.training.config import Config, config_to_toml
+
+    lines = [line for line in config_to_toml(Config()).splitlines() if line]
+    left_out = draw(st.sets(st.integers(0, len(lines) - 1), max_size=6))
+    chosen = draw(st.integers(0, len(lines) - 1))
+    if " = " in lines[chosen] and draw(st.booleans()):
+        other = draw(
+            st.sampled_from(["0", "1", "-1", "3", "0.5", "1e30", "nan", '""', '"x"', "true", "[]", "{}"])
+        )
+        lines[chosen] = f"{lines[chosen].partition(' = ')[0]} = {other}"
+    kept = [line for i, line in enumerate(lines) if i not in left_out or line.startswith("[")]
+    return "\n".join(kept)
 
 
 def read_config(given_config: Any) -> None:
@@ -227,11 +246,223 @@ def read_config(given_config: Any) -> None:
         assert read(path) == taken, "read back as another configuration"
 
 
+METRICS = (
+    *(
+        "step",
+        "groups",
+        "groups_informative_share",
+        "groups_all_high_share",
+        "groups_all_low_share",
+        "reward_mean",
+    ),
+    *(
+        "reward_group_std",
+        "reward_format_mean",
+        "completion_tokens_mean",
+        "truncated_share",
+        "kl_ref",
+        "loss",
+    ),
+    *(
+        "grad_norm",
+        "lr",
+        "seconds_step",
+        "seconds_rollout",
+        "rollout_tokens_per_s",
+        "peak_memory_gib",
+        "entropy",
+    ),
+    *(
+        "clip_low_share",
+        "unscored_share",
+        "accuracy",
+        "accuracy_low",
+        "accuracy_high",
+        "accuracy_greedy",
+        "prompts",
+    ),
+    *("samples", "finished_tokens_mean", "logprob_gap_mean"),
+)
+numbers = st.integers(-2, 40) | st.floats() | st.floats(0, 1)
+log_lines = st.dictionaries(
+    st.sampled_from(METRICS) | odd_texts, numbers | st.none(), max_size=8
+) | st.dictionaries(st.sampled_from(METRICS), values, max_size=4)
+log_files = st.lists(log_lines, max_size=4).map(
+    lambda rows: _jsonl([{**row, "step": step} for step, row in enumerate(rows, 1)])
+)
+LOGS = {
+    "metrics.jsonl": log_files,
+    "evaluations.jsonl": log_files,
+    "rollouts/step_00001.parquet": parquet_files,
+}
+
+
+@st.composite
+def run_folders(draw: st.DrawFn) -> dict[str, bytes]:
+    """The files of a run, any of them damaged, or not there."""
+    damaged = draw(st.sampled_from(["config.toml", *LOGS, "nothing", "nothing", "nothing"]))
+    files = {"config.toml": draw(st.sampled_from(CONFIGS))}
+    for name, kind in LOGS.items():
+        if draw(st.integers(0, 4)):
+            files[name] = draw(kind)
+    if damaged in files:
+        files[damaged] = draw(breaking(st.just(files[damaged])))
+    return files
+
+
+CONFIGS = (
+    b'model = "m"\ntask = "t"\nsteps = 4\n[rollout]\ngroup_size = 2\n',
+    b"",
+    b'steps = "x"\n[rollout]\n',
+)
+
+
+def read_run(files: dict[str, bytes]) -> None:
+    """`grouprl report --html` on a run's folder."""
+    from contextlib import redirect_stderr, redirect_stdout
+
+    from grouprl.cli.report import report_command
+
+    with tempfile.TemporaryDirectory() as folder:
+        for name, data in files.items():
+            path = Path(folder) / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(data)
+        out = io.StringIO()
+        with redirect_stdout(out), redirect_stderr(out):
+            report_command([folder, "--html"])
+        page = (Path(folder) / "report.html").read_text(encoding="utf-8")
+        assert not [c for c in out.getvalue() + page if ord(c) < 32 and c not in "\n\t"]
+
+
+answers = st.integers(-9, 9) | st.sampled_from(["4", "\\boxed{\\frac{1}{2}}", "#### 1,234", "x"]) | odd_texts
+
+
+def prompt_files() -> st.SearchStrategy[tuple[str, bytes]]:
+    """Files of prompts."""
+    keys = (
+        st.sampled_from(["prompt", "answer", "id", "prompt_id", "problem", "solution", "question"])
+        | odd_texts
+    )
+    message = st.fixed_dictionaries(
+        {"role": st.sampled_from(["user", "assistant", "system", "x"]) | odd_texts, "content": values}
+    )
+    row = st.dictionaries(keys, values | st.lists(message, max_size=2), max_size=4)
+    good = st.fixed_dictionaries(
+        {
+            "prompt": st.text(min_size=1, max_size=9) | st.lists(message, min_size=1, max_size=2),
+            "answer": answers,
+        }
+    )
+    lines = (st.lists(row, max_size=3) | st.lists(good, min_size=1, max_size=3)).map(_jsonl)
+    return st.one_of(
+        st.tuples(st.just(".jsonl"), breaking(lines)),
+        st.tuples(st.just(".jsonl.gz"), breaking(lines.map(_gzip))),
+        st.tuples(st.just(".csv"), breaking(csv_files)),
+        st.tuples(st.just(".parquet"), breaking(parquet_files)),
+    )
+
+
+def read_prompts(file: tuple[str, bytes]) -> None:
+    """`grouprl.tasks.load`, of a file and of one with mathematical answers."""
+    from grouprl.tasks import load
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"file{file[0]}"
+        path.write_bytes(file[1])
+        try:
+            load(f"math:{path}", rewards="math")
+        except GrouprlError as error:
+            assert "\n" not in str(error), f"more than one line: {error!s}"
+        load(str(path), rewards="only_number")
+
+
+BIDI = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+pieces = st.sampled_from(
+    [
+        *(
+            "\\boxed{",
+            "}",
+            "{",
+            "<think>",
+            "</think>",
+            "<answer>",
+            "</answer>",
+            "#### ",
+            "final answer is ",
+            "Q:",
+        ),
+        *(
+            "1,234.5",
+            "-",
+            "1e999",
+            "1.2.3",
+            "\\frac{1}{",
+            "\\text{",
+            "%",
+            "$",
+            "\n",
+            " ",
+            "9" * 400,
+            "x" * 300,
+        ),
+        *(
+            "<<",
+            ">>",
+            "**",
+            "\u2212",
+            "\x1b[2J",
+            "(",
+            "\\(",
+            "\\[",
+            "0.\\overline{3}",
+            "_{2}",
+            "Problem:",
+            "\ud83d",
+        ),
+    ]
+)
+completions = st.lists(st.tuples(pieces, st.sampled_from([1, 1, 1, 2, 50, 3000])), max_size=8).map(
+    lambda parts: "".join(piece * times for piece, times in parts)
+) | st.text(max_size=200)
+
+
+def read_completion(text: str) -> None:
+    """What a model wrote, through every built-in reward of text, and into a line of the terminal; a server's answer."""
+    from grouprl.report import safe_text
+    from grouprl.tasks import make_rewards
+    from grouprl.tasks.final_answers import final_answer
+    from grouprl.tasks.http_messages import read_rewards
+    from grouprl.tasks.math_values import read_value
+
+    names = ["last_number", "last_integer", "exact_match", "only_number", "tags", "tags_loose", "tag_count"]
+    for reward in make_rewards(names):
+        asks = {} if reward.name in ("only_number", "tags", "tags_loose", "tag_count") else {"answer": ["4"]}
+        (score,) = reward.function(completions=[text], **asks)
+        assert 0 <= score <= 1
+    found = final_answer(text)
+    if found is not None:
+        read_value(found)
+    assert all(unicodedata.category(c) not in ("Cc", "Cs") and c not in BIDI for c in safe_text(text)), (
+        "a control"
+    )
+    try:
+        read_rewards(text.encode("utf-8", "surrogatepass"), 1, "reward")
+    except GrouprlError as error:
+        assert "\n" not in str(error), f"more than one line: {error!s}"
+
+
 def _fuzzed(
     place: Place, act: Callable[[Any], None], inputs: Callable[[], st.SearchStrategy[Any]], count: int
 ) -> str:
     count = 50 if place.quick else count
-    taken = place.ask(lambda: many(act, inputs(), count), limit_s=3600)
+
+    def run() -> int:
+        if os.access("/dev/shm", os.W_OK):  # many small files that need no disk
+            tempfile.tempdir = "/dev/shm"
+        return many(act, inputs(), count)
+
+    taken = place.ask(run, limit_s=6 * 3600)
     check(taken > 0, "not one input was taken: the generator makes nothing valid")
     return f"{count:,} inputs: {taken:,} read, {count - taken:,} refused; no crash, no hang"
 
@@ -241,7 +472,7 @@ def _fuzzed(
     must="rows, or an error of grouprl.errors on one line; each within seconds",
 )
 def fuzz_rollouts(place: Place) -> str:
-    return _fuzzed(place, read_rollouts, lambda: files, 20_000)
+    return _fuzzed(place, read_rollouts, lambda: files, 10_000)
 
 
 @fault(
@@ -249,7 +480,7 @@ def fuzz_rollouts(place: Place) -> str:
     must="a whole output, or one line and none; the input as it was",
 )
 def fuzz_tables(place: Place) -> str:
-    return _fuzzed(place, read_table, lambda: files, 20_000)
+    return _fuzzed(place, read_table, lambda: files, 5_000)
 
 
 @fault(
@@ -257,4 +488,29 @@ def fuzz_tables(place: Place) -> str:
     must="a configuration that is written and read back as itself, or a ConfigError on one line",
 )
 def fuzz_config(place: Place) -> str:
-    return _fuzzed(place, read_config, configs, 60_000)
+    return _fuzzed(place, read_config, configs, 40_000)
+
+
+@fault(
+    done="run folders of random logs, configurations and rollouts, whole and damaged: grouprl report --html",
+    must="findings and a page without a control character, or an error of grouprl.errors on one line",
+)
+def fuzz_runs(place: Place) -> str:
+    return _fuzzed(place, read_run, run_folders, 1_000)
+
+
+@fault(
+    done="files of prompts of random rows, whole and damaged (JSON lines, gzip, CSV, Parquet): tasks.load",
+    must="a task, or an error of grouprl.errors on one line",
+)
+def fuzz_prompts(place: Place) -> str:
+    return _fuzzed(place, read_prompts, prompt_files, 6_000)
+
+
+@fault(
+    done="completions of markers, numbers, brackets and controls, thousands of each: the built-in rewards, the "
+    "terminal's line; the same bytes as a reward server's answer",
+    must="a score from 0 to 1, printable text, rewards or a RewardError on one line; each within seconds",
+)
+def fuzz_completions(place: Place) -> str:
+    return _fuzzed(place, read_completion, lambda: completions, 40_000)

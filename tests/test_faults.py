@@ -79,8 +79,15 @@ def test_a_process_that_hangs_is_ended(tmp_path):
 
 @pytest.mark.parametrize(
     ("act", "inputs"),
-    [(fuzz.read_rollouts, fuzz.files), (fuzz.read_table, fuzz.files), (fuzz.read_config, fuzz.configs())],
-    ids=["rollouts", "tables", "config"],
+    [
+        (fuzz.read_rollouts, fuzz.files),
+        (fuzz.read_table, fuzz.files),
+        (fuzz.read_config, fuzz.configs()),
+        (fuzz.read_run, fuzz.run_folders()),
+        (fuzz.read_prompts, fuzz.prompt_files()),
+        (fuzz.read_completion, fuzz.completions),
+    ],
+    ids=["rollouts", "tables", "config", "runs", "prompts", "completions"],
 )
 def test_random_inputs_give_a_result_or_an_error_of_ours(act, inputs):
     assert fuzz.many(act, inputs, 60) > 0
