@@ -15,7 +15,7 @@ import torch
 from runs import StopAfter
 
 from grouprl.cli.display import Display, SteadyConsole
-from grouprl.errors import GrouprlError, InputError, TaskError
+from grouprl.errors import GrouprlError, InputError, RunError, TaskError
 from grouprl.records import read
 from grouprl.records.streams import BLOCK_BYTES, line_blocks
 from grouprl.tasks.http_reward import http_reward
@@ -242,6 +242,65 @@ def test_a_run_writes_nothing_outside_its_folder(make_run_config, tmp_path, monk
     train(make_run_config | {"task": str(prompts), "steps": 1})
     after = {p for p in tmp_path.rglob("*") if "__pycache__" not in p.parts}
     assert {p for p in after - before if not p.is_relative_to(tmp_path / "run")} == set()
+
+
+@pytest.mark.parametrize("name", ["config.toml", "metrics.jsonl", "evaluations.jsonl"])
+def test_no_link_of_a_run_shows_a_file_outside(tmp_path, name):
+    """A run that somebody sends holds a link to a file of the reader's, who then passes on the page."""
+    from grouprl.records import RunFolder
+    from grouprl.report import write_report
+    from grouprl.report.watch import Watch
+
+    (tmp_path / "credentials").write_text(
+        "token = 'hunter2'\n" if name == "config.toml" else '{"hunter2": 1}\n'
+    )
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.toml").write_text("steps = 1\n")
+    (run / "metrics.jsonl").write_text('{"step": 1}\n')
+    (run / name).unlink(missing_ok=True)
+    (run / name).symlink_to(tmp_path / "credentials")
+    for act in (RunFolder.open, write_report, Watch):
+        with pytest.raises(RunError, match="outside the run"):
+            act(run)
+    (run / name).unlink()
+    (run / "mine").write_text("steps = 1\n" if name == "config.toml" else '{"step": 1}\n')
+    (run / name).symlink_to("mine")
+    (tmp_path / "link").symlink_to(run)
+    RunFolder.open(tmp_path / "link")
+
+
+def test_no_link_among_a_run_s_rollouts_shows_a_file_outside(tmp_path):
+    from grouprl.records import RunFolder
+
+    run = tmp_path / "run"
+    (run / "rollouts").mkdir(parents=True)
+    (run / "config.toml").write_text("steps = 1\n")
+    pl.DataFrame({"completion": ["hunter2"]}).write_parquet(tmp_path / "private.parquet")
+    (run / "rollouts" / "step_00001.parquet").symlink_to(tmp_path / "private.parquet")
+    with pytest.raises(RunError, match="outside the run"):
+        RunFolder.open(run).rollouts()
+
+
+def test_a_pipe_among_a_run_s_logs_is_refused(tmp_path):
+    """It would be read for ever."""
+    from grouprl.report import write_report
+
+    (tmp_path / "config.toml").write_text("steps = 1\n")
+    os.mkfifo(tmp_path / "metrics.jsonl")
+    with pytest.raises(RunError, match="not a file"):
+        write_report(tmp_path)
+
+
+def test_a_task_s_name_does_not_lead_out_of_the_runs(make_run_config, tmp_path, monkeypatch):
+    from grouprl.tasks import Task, load
+
+    monkeypatch.chdir(tmp_path)
+    own = load("arithmetic")
+    named = Task("../../escaped", own.train, own.heldout, own.rewards)
+    config = {name: value for name, value in make_run_config.items() if name != "output_dir"}
+    run = train(config | {"steps": 1}, task=named)
+    assert run.path.resolve().is_relative_to(tmp_path / "runs")
 
 
 @pytest.mark.parametrize(

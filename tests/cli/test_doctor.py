@@ -8,6 +8,8 @@ import subprocess
 import sys
 from importlib import metadata
 
+import pytest
+
 from grouprl.cli import doctor
 from grouprl.cli.main import main
 from grouprl.integrations.versions import FRAMEWORKS
@@ -97,15 +99,6 @@ def test_the_core_is_all_it_needs():
     assert "packages" in done.stdout
 
 
-def test_an_unknown_option_is_refused(capsys):
-    import pytest
-
-    with pytest.raises(SystemExit) as caught:
-        main(["doctor", "--yes"])
-    assert caught.value.code == 2
-    assert "--yes" in capsys.readouterr().err
-
-
 def test_a_line_says_which_versions_were_tested():
     working = doctor.asdict(
         doctor.Verdict(True, version="1.16.3", supported=">=1.16,<1.17", tested=["1.16.0"])
@@ -115,3 +108,12 @@ def test_a_line_says_which_versions_were_tested():
     assert (
         doctor._line(recorded) == "0.4.0 (>=0.2,<0.5; tested with a recording of its interface alone): works"
     )
+
+
+@pytest.mark.parametrize("argument", ["--yes", "yes", "\x1b[2J"])
+def test_an_unknown_option_is_refused_on_one_line_without_its_escapes(argument, capsys):
+    assert main(["doctor", argument]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("grouprl: grouprl doctor: ")
+    assert "\x1b" not in said
+    assert said.count("\n") == 1

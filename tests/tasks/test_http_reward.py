@@ -423,6 +423,12 @@ def test_a_token_that_cannot_be_sent(monkeypatch, value, message):
     assert "cret" not in str(caught.value)
 
 
+def test_a_token_in_the_place_of_its_variable_s_name_is_not_shown():
+    with pytest.raises(TaskError, match="no name of an environment variable") as caught:
+        HttpReward("http://h/", token_env="sk-s3cret")
+    assert "s3cret" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("url", "message"),
     [

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from importlib import import_module, metadata
 from typing import Any
 
+from grouprl.errors import ConfigError
 from grouprl.integrations.versions import FRAMEWORKS, Framework, installed
 
 PACKAGES = (
@@ -74,7 +75,9 @@ def doctor_command(arguments: Sequence[str]) -> int:
         description="What is installed, what of grouprl works with it, and what would not.",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-    given = parser.parse_args(arguments)
+    given, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        raise ConfigError(f"grouprl doctor: {unknown[0]!r}, expected nothing but --json; leave it out")
     found = examine()
     print(json.dumps(found, indent=2) if given.json else as_text(found))
     return 1 if found["problems"] else 0

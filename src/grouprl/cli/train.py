@@ -175,5 +175,6 @@ def _interrupted(display: Display, stop: KeyboardInterrupt) -> int:
         )
         said = f"stopped {done}; go on with\n  {again}"
     with suppress(OSError):  # a terminal that has gone
-        print("; ".join([f"grouprl: {said}", *getattr(stop, "__notes__", [])]), file=sys.stderr)
+        lines = "; ".join([f"grouprl: {said}", *getattr(stop, "__notes__", [])]).split("\n")
+        print("\n".join(map(safe_text, lines)), file=sys.stderr)
     return 130

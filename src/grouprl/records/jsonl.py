@@ -127,11 +127,13 @@ def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
 def jsonl_lines(path: str | Path) -> Iterator[tuple[dict[str, Any], bytes]]:
     """Each record of a JSON-lines file with its line as it stands (newline included), torn last left out."""
     path = Path(path)
+    if path.exists() and not path.is_file():  # a pipe, say, which would never end
+        raise RunError(f"{path}: not a file, expected a file of JSON lines")
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         raise RunError(f"{path}: missing, expected a file of JSON lines") from None
-    except (IsADirectoryError, NotADirectoryError):
+    except NotADirectoryError:
         raise RunError(f"{path}: not a file, expected a file of JSON lines") from None
     lines = data.split(b"\n")
     for number, line in enumerate(lines, start=1):

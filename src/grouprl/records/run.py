@@ -83,7 +83,7 @@ class RunFolder:
         """The folder of a run that exists.
 
         Raises:
-            RunError: There is no such folder, or no config.toml in it.
+            RunError: There is no such folder, no config.toml in it, or a link in it that leads outside.
         """
         run = cls(path)
         if not run.path.is_dir():
@@ -94,7 +94,17 @@ class RunFolder:
                 f"{run.path}: has no config.toml, expected the folder of a run; "
                 "check the path (a run is the folder that `grouprl train` wrote)"
             )
+        for part in (run.config_path, run.metrics_path, run.evaluations_path):
+            run._refuse_link(part)
         return run
+
+    def _refuse_link(self, path: Path) -> None:
+        """A run of somebody else's must not show a file of the reader's: links in it lead to files in it."""
+        if path.is_symlink() and not path.resolve().is_relative_to(self.path.resolve()):
+            raise RunError(
+                f"{path}: a link to {path.resolve()}, which is outside the run, expected a file; "
+                "put the file itself there, if it belongs to the run"
+            )
 
     @property
     def config_path(self) -> Path:
@@ -170,12 +180,15 @@ class RunFolder:
         """The completions of the given steps (all by default) as one polars LazyFrame.
 
         Raises:
-            RunError: A step's file is missing or unreadable, or there is none at all.
+            RunError: A step's file is missing, unreadable or a link that leads outside, or there is none at all.
         """
         chosen = self.rollout_steps() if steps is None else list(steps)
         if not chosen:
             raise RunError(f"{self.rollouts_dir}: no rollouts, expected files such as step_00001.parquet")
-        return scan_rollouts([self.rollouts_path(step) for step in chosen])
+        paths = [self.rollouts_path(step) for step in chosen]
+        for path in paths:
+            self._refuse_link(path)
+        return scan_rollouts(paths)
 
     def lock(self) -> RunLock:
         """Hold this folder for training, until `release()` or the end of a `with` block.

@@ -19,6 +19,7 @@ import json
 import math
 import os
 import random
+import re
 import socket
 import ssl
 import threading
@@ -107,6 +108,11 @@ class HttpReward:
         ):
             if not low <= value < math.inf:
                 raise TaskError(f"reward {self.shown}: {name} is {value!r}, expected {low} or more")
+        if token_env and not re.fullmatch(r"[A-Za-z_]\w*", token_env, re.ASCII):
+            raise TaskError(
+                f"reward {self.shown}: token_env is no name of an environment variable, expected one, such as "
+                "SCORE_TOKEN; the token itself belongs into that variable"
+            )
         self._token = os.environ.get(token_env, "").strip() if token_env else ""
         if token_env and not (self._token and self._token.isascii() and self._token.isprintable()):
             what = "holds no token that a header could carry" if self._token else "is not set"

@@ -386,8 +386,9 @@ def _resolve(config: Config | Mapping[str, Any] | str | Path | None) -> Config:
 def _create_folder(config: Config, task: Task) -> RunFolder:
     if config.output_dir is not None:
         return RunFolder.create(config.output_dir)
+    name = task.name.replace("/", "-").replace("\\", "-")  # a task of one's own may have any name
     for number in count(1):
-        path = Path("runs") / f"{task.name}-{number}"
+        path = Path("runs") / f"{name}-{number}"
         try:
             path.mkdir(parents=True)  # taken at once, so that two starts never take the same one
         except FileExistsError:
