@@ -2,6 +2,7 @@
 
 import dataclasses
 import tomllib
+from datetime import date
 
 import pytest
 
@@ -85,3 +86,32 @@ def test_no_name_stands_in_two_places():
     """Options on the command line have no section in front, so each name must be the only one."""
     names = [f.name for kind in (Config, *SECTIONS.values()) for f in dataclasses.fields(kind)]
     assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("table", ["chat_template", "task_options", "advantage.options"])
+@pytest.mark.parametrize(
+    ("value", "where"),
+    [
+        (None, "x"),
+        ([1, None], r"x\[1\]"),
+        ({"y": [{"z": None}]}, r"x.y\[0\].z"),
+        (float("nan"), "x"),
+        (date(2026, 11, 30), "x"),
+        ({1, 2}, "x"),
+        (b"x", "x"),
+    ],
+)
+def test_what_toml_cannot_hold_is_refused_at_any_depth(table, value, where):
+    """It would be left out, or become text, in the config.toml that repeats the run."""
+    free = {"x": value}
+    given = {"advantage": {"options": free}} if "." in table else {table: free}
+    with pytest.raises(ConfigError, match=rf"{table}.{where} is .*, expected a number, a text"):
+        config_from_dict(given)
+
+
+def test_what_toml_can_hold_comes_back_as_it_was(tmp_path):
+    free = {"a": [1, 2.5, "x", True, [], {"b": {}}], "c": {"d": float("inf"), "é \x1b": -(2**70)}}
+    config = config_from_dict({"chat_template": free, "task_options": free, "advantage": {"options": free}})
+    (path := tmp_path / "config.toml").write_text(config_to_toml(config), encoding="utf-8")
+    assert read_config(path) == config
+    assert config.chat_template == config.task_options == config.advantage.options == free

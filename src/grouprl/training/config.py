@@ -366,7 +366,8 @@ def config_from_dict(table: Mapping[str, Any], *, where: str = "config") -> Conf
     if isinstance(table.get("reward"), str):
         table = {**table, "reward": [table["reward"]]}
     _check_options(table.get("advantage", {}).get("options", {}), where, "advantage.options")
-    _check_options(table.get("task_options", {}), where, "task_options")
+    for name in ("task_options", "chat_template"):
+        _check_options(table.get(name, {}), where, name)
     try:
         # Through JSON, where pydantic's strict mode still takes a list for a tuple, but no text for a number.
         config: Config = _adapter().validate_json(json.dumps(table, default=str), strict=True)
@@ -430,14 +431,19 @@ def _name_the_estimator(table: Mapping[str, Any], where: str) -> Mapping[str, An
     return {**table, "advantage": named}
 
 
-def _check_options(options: Any, where: str, name_of_table: str) -> None:
-    """Refuse what TOML cannot hold, and JSON would turn into text."""
-    for name, value in options.items() if isinstance(options, Mapping) else ():
-        if not isinstance(value, bool | int | float | str | list | tuple | Mapping):
-            raise ConfigError(
-                f"{where}: {name_of_table}.{name} is {value!r}, expected a number, a text, true or false, a list "
-                "or a table; leave an option out to keep its default"
-            )
+def _check_options(value: Any, where: str, name: str) -> None:
+    """Refuse what TOML cannot hold as it is, and JSON would turn into text, at any depth."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _check_options(item, where, f"{name}.{key}")
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            _check_options(item, where, f"{name}[{index}]")
+    elif not isinstance(value, bool | int | float | str) or value != value:  # NaN is not even itself
+        raise ConfigError(
+            f"{where}: {name} is {value!r}, expected a number, a text, true or false, a list or a table; leave it "
+            "out to keep its default"
+        )
 
 
 @cache
