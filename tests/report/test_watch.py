@@ -91,6 +91,28 @@ def test_another_name_is_refused(make_run, watching, host):
         assert "Mean reward" not in text
 
 
+@pytest.mark.parametrize(
+    "request_lines",
+    [
+        "GET / HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\nHost: evil.example\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: evil.example\r\nHost: 127.0.0.1:PORT\r\n\r\n",
+        "GET / HTTP/1.1\r\n\r\n",
+        "GET /\r\nHost: 127.0.0.1:PORT\r\n\r\n",
+        "GET http://127.0.0.1:PORT/ HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+    ],
+    ids=["two", "two, ours last", "none", "HTTP/0.9", "a URL of ours"],
+)
+def test_what_no_browser_asks_gets_no_page(make_run, watching, request_lines):
+    """Two names, or none, or a version of HTTP whose answers have no headers to say what may be done with them."""
+    watch = watching(make_run(1).path)
+    with socket.create_connection(("127.0.0.1", watch.port), timeout=30) as asking:
+        asking.sendall(request_lines.replace("PORT", str(watch.port)).encode())
+        with asking.makefile("rb") as answer:
+            said = answer.read()
+    assert b"served to 127.0.0.1 alone" in said
+    assert b"Mean reward" not in said
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "BREW"])
 def test_only_get_is_answered(make_run, watching, method):
     watch = watching(make_run(1).path)

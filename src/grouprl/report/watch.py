@@ -233,8 +233,11 @@ def _handler(pages: _Pages) -> type[BaseHTTPRequestHandler]:
                     self._answer(HTTPStatus.SERVICE_UNAVAILABLE, f"the run cannot be read: {error.strerror}")
 
         def _is_local(self) -> bool:
+            """Whether it names this server, once, in a version that has headers: no browser asks otherwise."""
             _, port = cast("tuple[str, int]", self.server.server_address)
-            return self.headers.get("Host", "") in (f"{LOOPBACK}:{port}", f"localhost:{port}")
+            hosts = self.headers.get_all("Host", [])
+            named = len(hosts) == 1 and hosts[0] in (f"{LOOPBACK}:{port}", f"localhost:{port}")
+            return named and self.request_version != "HTTP/0.9"
 
         def _answer(self, status: HTTPStatus, text: str, *, kind: str = "text/plain") -> None:
             body = text.encode(errors="replace")
