@@ -7,6 +7,9 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from pathlib import Path
 
 import polars as pl
@@ -328,3 +331,54 @@ def test_keys_of_the_environment_are_not_recorded(make_run_config, monkeypatch):
     held = [p for p in run.path.rglob("*") if p.is_file() and b"hunter2" in p.read_bytes()]
     assert held == []
     assert 'http_token_env = "SCORE_TOKEN"' in (run.path / "config.toml").read_text()
+
+
+def test_a_token_is_in_no_file_of_a_run_and_on_no_line_of_its_display(
+    make_run_config, tmp_path, monkeypatch, capsys
+):
+    """Even where the server sends it back: with what it refuses, and as rewards that are none."""
+    from grouprl.cli.main import main
+
+    class Echo(BaseHTTPRequestHandler):
+        asked = 0
+
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            Echo.asked += 1
+            body = f"Incorrect key: {self.headers['Authorization']}".encode()
+            self.send_response(503 if Echo.asked < 4 else 200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Echo)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
+    monkeypatch.setenv("SCORE_TOKEN", "hunter2")
+    run = tmp_path / "run"
+    options = ["--model", make_run_config["model"], "--device", "cpu", "--eval-prompts", "0", "--steps", "6"]
+    options += [
+        "--group-size",
+        "2",
+        "--prompts-per-step",
+        "2",
+        "--max-new-tokens",
+        "4",
+        "--output-dir",
+        str(run),
+    ]
+    options += ["--http-retries", "0", "--http-token-env", "SCORE_TOKEN", "--on-reward-error", "abstain"]
+    options += ["--tracking", "tensorboard"] if find_spec("tensorboard") else []
+    try:
+        code = main(["train", *options, "--reward", f"http://127.0.0.1:{server.server_port}/score"])
+    finally:
+        server.shutdown()
+        server.server_close()
+    shown = "".join(capsys.readouterr())
+    assert code == 1
+    assert "Incorrect key: Bearer …" in shown
+    assert "hunter2" not in shown
+    assert (run / "metrics.jsonl").exists()
+    assert [p for p in run.rglob("*") if p.is_file() and b"hunter2" in p.read_bytes()] == []
