@@ -176,6 +176,21 @@ def test_a_bomb_of_one_line_is_refused(tmp_path, name, monkeypatch):
         read(path, "table", columns={"reward": "reward"}).collect()
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_a_file_of_very_many_columns_is_refused(tmp_path, suffix):
+    """Two megabytes of CSV with 100,000 of them took half an hour."""
+    path = tmp_path / f"wide{suffix}"
+    row = {"reward": 1.0, "group_id": "a"} | {f"k{i}": i for i in range(3_000)}
+    if suffix == ".csv":
+        path.write_text(",".join(row) + "\n" + ",".join(map(str, row.values())) + "\n")
+    elif suffix == ".jsonl":
+        path.write_text(json.dumps(row) + "\n")
+    else:
+        pl.DataFrame([row]).write_parquet(path)
+    with pytest.raises(InputError, match="3,002 columns, expected at most 2,000"):
+        read(path, "table", columns={"reward": "reward", "group_id": "group_id"})
+
+
 def test_a_parquet_header_of_gigantic_sizes_is_refused(tmp_path):
     """Each byte of the footer made as large as it may be: refused or read, in bounded memory."""
     buffer = io.BytesIO()

@@ -103,7 +103,9 @@ def _load_model(auto: Any, path: str, place: torch.device, quantize: str) -> Any
     except ValueError as error:  # a family without scaled_dot_product_attention
         if "attention" not in str(error):
             raise
-        model = auto.from_pretrained(path, attn_implementation="eager", **options)  # never what its files name
+        model = auto.from_pretrained(
+            path, attn_implementation="eager", **options
+        )  # never what its files name
     if quantize == "none":
         return model.to(place)
     for module in model.modules():

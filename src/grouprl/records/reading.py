@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MOST_HEADS = 512
 """Of more files than this, only so many are looked into for their columns, evenly spaced."""
+MOST_COLUMNS = 2_000
+"""A plan over columns takes polars their number squared: a second for these, half an hour for 100,000."""
 _COMPRESSED = ("", ".gz", ".zst")
 _TOKENS = ("prompt_token_ids", "token_ids", "logprobs_sampler", "loss_mask")
 
@@ -51,8 +53,8 @@ def read(
         `scored` says so. A `group_id` is unique within the run; it is null where it could not be rebuilt.
 
     Raises:
-        InputError: There is no such file, no format fits or several do, or a named column is not there. A fault within
-            the files is raised in collecting, with file and line.
+        InputError: There is no such file, no format fits or several do, a named column is not there, or there are more
+            than `MOST_COLUMNS`. A fault within the files is raised in collecting, with file and line.
 
     `source` gives the same with what it was recognised as, and notes on what could not be read or rebuilt.
 
@@ -109,6 +111,10 @@ def source(
             raw[name] = join(raw[name], dtype) if name in raw else dtype
     if not raw:
         raise InputError(f"{paths[0]}: holds no rows, expected at least one; check the path")
+    if len(raw) > MOST_COLUMNS:
+        raise InputError(
+            f"{paths[0]}: {len(raw):,} columns, expected at most {MOST_COLUMNS:,}; write the ones that are of rollouts"
+        )
     layout = chosen.layout(raw, options)
     single = _single_precision(raw, layout.columns)
     raw = {name: _readable(dtype) for name, dtype in raw.items()}
