@@ -40,7 +40,7 @@ NAMES = (
 )
 
 odd_texts = st.text(max_size=12) | st.sampled_from(
-    ["", "nan", "-Infinity", "\x1b[2J", "\ufeff", '"', "a,b", "1e999"]
+    ["", "nan", "-Infinity", "\x1b[2J", "\ufeff", '"', "a,b", "1e999", "\ud83d", "\n"]
 )
 scalars = (
     st.none()
@@ -56,6 +56,26 @@ values = st.recursive(
     max_leaves=6,
 )
 rows = st.dictionaries(st.sampled_from(NAMES) | odd_texts, values, max_size=6)
+
+
+FORMS = (
+    ("prompt", "completion", "advantages", "reward", "step"),
+    ("prompt", "completion", "gen_step", "advantages"),
+    ("input", "output", "score", "step", "gts"),
+    ("responses", "scores", "prompts", "global_step"),
+    ("rewards", "input_lengths", "idx", "content", "token_loss_mask", "token_ids", "filtered_rewards"),
+    ("group_idx", "traj_idx", "total_reward", "steps", "final_reward"),
+    ("task_id", "sample_idx", "seqlen", "prompt_len", "reward", "tail_version"),
+    ("prompt_idx", "sample_idx", "response_tokens", "reward", "step"),
+    ("traces", "task", "run", "group", "env", "id"),
+)
+"""Names that the lines of other frameworks' files have together."""
+columns = st.lists(scalars, max_size=3) | st.sampled_from([["a", "b"], [1, 0.5], [[1, 2], [3]], [True, None]])
+lines_of_forms = st.sampled_from(FORMS).flatmap(
+    lambda names: st.fixed_dictionaries(
+        {}, optional={name: columns | values | st.integers(0, 3) for name in names}
+    )
+)
 
 
 def _broken(data: bytes, cut: int, flips: list[tuple[int, int]]) -> bytes:
@@ -95,7 +115,7 @@ def _parquet(columns: dict[str, list[Any]]) -> bytes:
     return buffer.getvalue()
 
 
-jsonl_files = st.lists(rows, max_size=4).map(_jsonl)
+jsonl_files = (st.lists(rows, max_size=4) | st.lists(lines_of_forms, max_size=3)).map(_jsonl)
 csv_files = st.lists(st.lists(odd_texts | st.sampled_from(NAMES), max_size=4), max_size=4).map(_csv)
 parquet_files = st.integers(1, 3).flatmap(
     lambda n: st.fixed_dictionaries(

@@ -18,7 +18,7 @@ import torch
 from runs import StopAfter
 
 from grouprl.cli.display import Display, SteadyConsole
-from grouprl.errors import GrouprlError, InputError, RunError, TaskError
+from grouprl.errors import GrouprlError, InputError, MissingDependency, RunError, TaskError
 from grouprl.records import read
 from grouprl.records.streams import BLOCK_BYTES, line_blocks
 from grouprl.tasks.http_reward import http_reward
@@ -397,3 +397,14 @@ def test_a_token_is_in_no_file_of_a_run_and_on_no_line_of_its_display(
     assert "hunter2" not in shown
     assert (run / "metrics.jsonl").exists()
     assert [p for p in run.rglob("*") if p.is_file() and b"hunter2" in p.read_bytes()] == []
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n", "\u2028", "\x0b"])
+def test_a_message_is_one_line_whatever_it_quotes(tmp_path, line_end):
+    """A name of a column, say, which a log would take for lines of its own."""
+    (path := tmp_path / "a.csv").write_text(f'"a{line_end}2026-01-01 ERROR: it was you"\n1\n')
+    with pytest.raises(InputError, match="it was you") as caught:
+        read(path).collect()
+    assert len(str(caught.value).splitlines()) == 1
+    error = MissingDependency(f"a{line_end}b")
+    assert str(error) == "a b"

@@ -20,13 +20,16 @@ from __future__ import annotations
 
 
 class GrouprlError(Exception):
-    """Base of every error that grouprl raises on purpose.
+    """Base of every error that grouprl raises on purpose. Its message is one line, whatever it quotes.
 
     Attributes:
         of_rank: The rank of a distributed run whose error this is, where it is not this process's own.
     """
 
     of_rank: int | None = None
+
+    def __str__(self) -> str:
+        return " ".join(super().__str__().splitlines())
 
 
 class InputError(GrouprlError, ValueError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+from contextlib import suppress
 from pathlib import Path
 
 import polars as pl
@@ -473,3 +474,59 @@ def test_a_page_that_is_damaged_is_an_error_of_ours_in_collecting(tmp_path):
             assert str(path) in str(error)  # noqa: PT017  (either outcome is right)
             refused += 1
     assert refused
+
+
+@pytest.mark.parametrize("first", [{}, {"prompt": ["p"]}, {"completion": ["a"]}])
+def test_a_first_line_without_what_others_have_is_no_crash(tmp_path, first):
+    """Columns are known from the first lines together; any one of them may lack some."""
+    path = tmp_path / "completions.jsonl"
+    second = {"prompt": ["p", "p"], "completion": ["a", "b"], "advantages": [1.0, -1.0], "reward": [1.0, 0.0]}
+    path.write_text("".join(json.dumps(line) + "\n" for line in (first, second)))
+    with pytest.raises(InputError, match=r"completions.jsonl"):
+        read(path).collect()
+
+
+@pytest.mark.parametrize(
+    ("format", "line"),
+    [
+        ("nemo_rl", {"rewards": [1.0], "input_lengths": [1e999], "idx": [0], "content": ["a"]}),
+        ("nemo_rl", {"rewards": [], "input_lengths": [], "idx": [], "content": []}),
+        ("tinker_cookbook", {"group_idx": 0, "traj_idx": 0, "total_reward": 1.0, "steps": [[]]}),
+        ("verifiers", {"traces": [1]}),
+        ("verifiers", {"traces": [{"calls": [3], "nodes": [{"sampled": True, "mask": "ab"}]}]}),
+    ],
+)
+def test_a_line_of_another_form_is_an_error_of_ours(tmp_path, format, line):
+    (path := tmp_path / "t1.jsonl").write_text(json.dumps(line) + "\n")
+    with pytest.raises(InputError) as caught:
+        read(path, format).collect()
+    assert "\n" not in str(caught.value)
+
+
+def test_half_a_surrogate_pair_in_a_name_does_not_end_the_reading(tmp_path):
+    (path := tmp_path / "a.jsonl").write_text(
+        '{"group_id": "a", "reward": 1.0, "x\\ud83d": {"y\\udc00": 2}}\n'
+    )
+    frame = read(path, "table", columns={"reward": "reward", "group_id": "group_id"}).collect()
+    assert frame["x\ufffd"].to_list() == ['{"y\ufffd": 2}']
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["prompt_idx", "sample_idx", "response_tokens", "reward"],
+        ["group_idx", "traj_idx", "total_reward", "steps"],
+        ["rewards", "input_lengths", "idx"],
+        ["task_id", "sample_idx", "seqlen", "prompt_len", "reward"],
+        ["input", "output", "score", "step"],
+        ["responses", "scores"],
+        ["traces"],
+        ["prompt", "completion", "gen_step"],
+    ],
+)
+@pytest.mark.parametrize("value", [None, 1, "a", [], [1.0], [None], {}, [{}], True])
+def test_what_only_begins_like_a_format_is_read_or_refused(tmp_path, names, value):
+    """The columns by which each format is told, and nothing else in the file, all of one value."""
+    (path := tmp_path / "a_step_1.jsonl").write_text(json.dumps(dict.fromkeys(names, value)) + "\n")
+    with suppress(InputError):  # anything else that is raised is a crash
+        assert read(path).collect().height in (0, 1)

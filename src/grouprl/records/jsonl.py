@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,6 +17,8 @@ from typing import Any, BinaryIO
 from grouprl.errors import InputError, RunError
 from grouprl.records.files import sync_dir
 
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+"""Half of a pair of surrogates, as a JSON escape."""
 _MAX_DEPTH = 40
 _BLOCK = 1 << 16
 
@@ -73,6 +76,15 @@ def clean_text(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text
+
+
+def clean_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, its names without halves of surrogate pairs: they become names of columns.
+
+    >>> json.loads('{"a": {"b": 1, "c\\\\ud83d": 2}}', object_pairs_hook=clean_names)
+    {'a': {'b': 1, 'c�': 2}}
+    """
+    return {clean_text(name): value for name, value in pairs}
 
 
 def append_jsonl(path: str | Path, record: Mapping[str, Any]) -> None:
@@ -151,7 +163,11 @@ def jsonl_lines(path: str | Path) -> Iterator[tuple[dict[str, Any], bytes]]:
 
 def _parse(line: bytes) -> dict[str, Any] | None:
     try:
-        record = json.loads(line, parse_constant=lambda _: None)
+        record = json.loads(
+            line,
+            parse_constant=lambda _: None,
+            object_pairs_hook=clean_names if SURROGATE.search(line) else None,
+        )
     except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from grouprl.errors import InputError
 from grouprl.records.columns import polars
-from grouprl.records.jsonl import clean_text
+from grouprl.records.jsonl import SURROGATE, clean_names, clean_text
 from grouprl.records.streams import Block, line_blocks
 from grouprl.records.table import shown
 
@@ -41,6 +41,10 @@ def read_records(path: Path, note: Note = lambda *_: None) -> Iterator[tuple[int
     """
     for block in line_blocks(path):
         yield from _records(path, block, note)
+
+
+UNPACKING = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
+"""What a line of another form than its format's may raise where it is taken apart."""
 
 
 def read_frames(
@@ -91,7 +95,7 @@ def _careful(
     for number, line in records:
         try:
             rows = list(unpack(line)) if unpack else [line]
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except UNPACKING as error:
             raise InputError(f"{path}, line {number}: {_reason(error)}; mend or remove it") from error
         for row in rows:
             for name, dtype in schema.items():
@@ -114,7 +118,7 @@ def _records(path: Path, block: Block, note: Note) -> Iterator[tuple[int, Record
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = json.loads(line, object_pairs_hook=clean_names if SURROGATE.search(line) else None)
         except (ValueError, RecursionError) as error:
             if block.last:
                 note("last lines were cut short, and are left out", f"{path}, line {number}")

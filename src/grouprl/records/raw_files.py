@@ -12,7 +12,7 @@ from grouprl.errors import InputError
 from grouprl.parquet import BombError, check_unpacked
 from grouprl.records.columns import polars
 from grouprl.records.formats.format import Format, Head
-from grouprl.records.jsonl_frames import Note, read_frames, read_records
+from grouprl.records.jsonl_frames import UNPACKING, Note, read_frames, read_records
 from grouprl.records.raw_columns import types_of
 from grouprl.records.streams import compression, line_blocks
 from grouprl.records.table import MISSING, shown
@@ -62,7 +62,7 @@ def rows_types(head: Head, format: Format) -> dict[str, pl.DataType]:
         return dict(head.types)
     try:
         return types_of(row for line in head.records for row in format.unpack(line))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except UNPACKING as error:
         reason = f"no {error.args[0]!r} in a line" if isinstance(error, KeyError) else error
         raise InputError(
             f"{head.path}: not of format {format.name} ({reason}); name another format= (--format)"

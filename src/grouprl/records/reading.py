@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -115,20 +116,36 @@ def source(
         raise InputError(
             f"{paths[0]}: {len(raw):,} columns, expected at most {MOST_COLUMNS:,}; write the ones that are of rollouts"
         )
-    layout = chosen.layout(raw, options)
-    single = _single_precision(raw, layout.columns)
-    raw = {name: _readable(dtype) for name, dtype in raw.items()}
-    raw |= _numbers(raw, layout.columns, first) | dict(layout.types)
+    with _complete(chosen, first):
+        layout = chosen.layout(raw, options)
+        single = _single_precision(raw, layout.columns)
+        raw = {name: _readable(dtype) for name, dtype in raw.items()}
+        raw |= _numbers(raw, layout.columns, first) | dict(layout.types)
+        columns_of_rows = _columns(raw, layout.columns)
     return Source(
         format=chosen,
         paths=paths,
-        columns=_columns(raw, layout.columns),
+        columns=columns_of_rows,
         single_precision=single,
         _layout=layout,
         _raw=raw,
         _kind=kinds.pop(),
         _group_size=options.group_size,
     )
+
+
+@contextmanager
+def _complete(format: Format, head: Head) -> Iterator[None]:
+    """A file with some of a format's columns, and not with others that its own writer always writes."""
+    pl = polars()
+    try:
+        yield
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, LookupError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            f"{head.path}: not a whole file of format {format.name} ({reason}), as it seemed by its columns; name "
+            "another format= (--format)"
+        ) from error
 
 
 def _options(

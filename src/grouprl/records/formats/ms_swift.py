@@ -23,8 +23,8 @@ _OWN = ("step", "gen_step", "prompt", "completion", "advantages", "reward")
 def _recognises(head: Head) -> bool:
     if head.kind != "jsonl" or not head.has("prompt", "completion"):
         return False
-    line = head.records[0]
-    columnar = isinstance(line["prompt"], list) and isinstance(line["completion"], list)
+    pairs = [(line.get("prompt"), line.get("completion")) for line in head.records]
+    columnar = any(isinstance(prompt, list) and isinstance(completion, list) for prompt, completion in pairs)
     return (columnar and head.has("advantages")) or head.has("gen_step")
 
 
