@@ -511,22 +511,26 @@ def test_half_a_surrogate_pair_in_a_name_does_not_end_the_reading(tmp_path):
     assert frame["x\ufffd"].to_list() == ['{"y\ufffd": 2}']
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ["prompt_idx", "sample_idx", "response_tokens", "reward"],
-        ["group_idx", "traj_idx", "total_reward", "steps"],
-        ["rewards", "input_lengths", "idx"],
-        ["task_id", "sample_idx", "seqlen", "prompt_len", "reward"],
-        ["input", "output", "score", "step"],
-        ["responses", "scores"],
-        ["traces"],
-        ["prompt", "completion", "gen_step"],
-    ],
-)
-@pytest.mark.parametrize("value", [None, 1, "a", [], [1.0], [None], {}, [{}], True])
-def test_what_only_begins_like_a_format_is_read_or_refused(tmp_path, names, value):
-    """The columns by which each format is told, and nothing else in the file, all of one value."""
-    (path := tmp_path / "a_step_1.jsonl").write_text(json.dumps(dict.fromkeys(names, value)) + "\n")
-    with suppress(InputError):  # anything else that is raised is a crash
-        assert read(path).collect().height in (0, 1)
+TOLD_BY = [
+    ["prompt_idx", "sample_idx", "response_tokens", "reward"],
+    ["group_idx", "traj_idx", "total_reward", "steps"],
+    ["rewards", "input_lengths", "idx"],
+    ["task_id", "sample_idx", "seqlen", "prompt_len", "reward"],
+    ["input", "output", "score", "step"],
+    ["responses", "scores"],
+    ["traces"],
+    ["prompt", "completion", "gen_step"],
+]
+"""The columns by which formats are told."""
+
+
+@pytest.mark.parametrize("names", TOLD_BY)
+@pytest.mark.parametrize("others", [None, 1, "a", [1.0]])
+def test_what_only_begins_like_a_format_is_read_or_refused(tmp_path, names, others):
+    """These columns and nothing else, each in turn of a kind of its own."""
+    path = tmp_path / "a_step_1.jsonl"
+    for odd in names:
+        for value in (None, 1, "a", [], [1.0], [None], ["a"], {}, [{}], True):
+            path.write_text(json.dumps(dict.fromkeys(names, others) | {odd: value}) + "\n")
+            with suppress(InputError):  # anything else that is raised is a crash
+                assert read(path).collect().height in (0, 1)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grouprl.errors import InputError
 from grouprl.records.columns import polars
 from grouprl.records.formats import FILE_STEP, Format, Layout
 from grouprl.records.raw_files import raw_frames
@@ -119,12 +120,22 @@ class Source:
                 frame = raw.lazy().with_columns(self._file_step(path))
                 if self._layout.keep is not None:
                     frame = frame.filter(self._layout.keep)
-                ready = frame.with_columns(**expressions).select(list(expressions)).collect()
+                ready = self._evaluated(frame.with_columns(**expressions).select(list(expressions)), path)
                 if not rebuilt:
                     yield ready.select(wanted)
                     continue
                 yield from (groups.add_to(stretch).select(wanted) for stretch in stretches.feed(ready))
             yield from (groups.add_to(stretch).select(wanted) for stretch in stretches.rest())
+
+    def _evaluated(self, frame: pl.LazyFrame, path: Path) -> pl.DataFrame:
+        pl = polars()
+        try:
+            return frame.collect()
+        except pl.exceptions.PolarsError as error:  # a list where there should be a number, say
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise InputError(
+                f"{path}: not of format {self.format.name} ({reason}); name another format= (--format)"
+            ) from error
 
     def _expressions(self, wanted: Sequence[str]) -> dict[str, pl.Expr]:
         """Those of the wanted columns that are had row by row; what the format lacks is null."""
