@@ -10,6 +10,7 @@
     ├── RewardError        (RuntimeError)  a reward function that raised or returned the wrong thing
     │   └── RewardUnavailable                what scores completions could not be reached
     ├── EstimatorError     (RuntimeError)  an advantage estimator that did so during a run
+    ├── RolloutError       (RuntimeError)  what completions are drawn from did not start, or does not answer
     └── MissingDependency  (ImportError)   an extra that is not installed
 
 A message reads `where: what was given, what was expected; what to do`, on one line. Each class is
@@ -76,6 +77,10 @@ class RewardUnavailable(RewardError):  # noqa: N818  (reads better where it is c
 
 class EstimatorError(GrouprlError, RuntimeError):
     """An advantage estimator raised during a run, or returned what are no advantages."""
+
+
+class RolloutError(GrouprlError, RuntimeError):
+    """What completions are drawn from could not be started, does not answer, or answers with something else."""
 
 
 class MissingDependency(GrouprlError, ImportError):  # noqa: N818  (reads better where it is caught)

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from grouprl.errors import EstimatorError, GrouprlError, LostRank, RewardError
+from grouprl.errors import EstimatorError, GrouprlError, LostRank, RewardError, RolloutError
 
 USAGE = """usage: grouprl COMMAND [OPTIONS]
 
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 code=2,
             )
         return command(given[1:])
-    except (RewardError, EstimatorError, LostRank) as error:
+    except (RewardError, EstimatorError, RolloutError, LostRank) as error:
         return 1 if error.of_rank is not None else _fail(str(error), code=1, notes=error)
     except GrouprlError as error:
         if error.of_rank is not None:  # that rank says it

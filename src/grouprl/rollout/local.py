@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -14,7 +13,7 @@ from torch import Tensor
 from grouprl.policy.model import EncodedPrompt, Policy
 from grouprl.rollout.cache import make_cache, only_attention
 from grouprl.rollout.plain import RepeatedPrompts
-from grouprl.rollout.sampling import Sampling, draw, uniforms
+from grouprl.rollout.sampling import Sampling, draw, prompt_keys, uniforms
 from grouprl.rollout.shared import SharedPrompts
 from grouprl.types import Completion, FinishReason, Group
 
@@ -60,7 +59,7 @@ def generate(
     Returns:
         Groups in the order of `prompts`. Empty for no prompts.
     """
-    keys = _keys([*earlier, *prompts])[len(earlier) :]
+    keys = prompt_keys([p.prompt.prompt_id for p in (*earlier, *prompts)])[len(earlier) :]
 
     groups: dict[int, Group] = {}
     finished, total = 0, len(prompts) * group_size
@@ -113,16 +112,6 @@ def _packed(policy: Policy, completions: int, max_new_tokens: int) -> AbstractCo
     if not completions or max_new_tokens < PACK_FROM:
         return nullcontext()
     return policy.packed(min(completions, 64))
-
-
-def _keys(prompts: Sequence[EncodedPrompt]) -> list[str | tuple[str, int]]:
-    """What each group's randomness hangs on: its prompt's id, and its number where one is drawn again in a step."""
-    seen: Counter[str] = Counter()
-    keys: list[str | tuple[str, int]] = []
-    for name in (p.prompt.prompt_id for p in prompts):
-        keys.append((name, seen[name]) if seen[name] else name)
-        seen[name] += 1
-    return keys
 
 
 def _batches(
@@ -200,7 +189,7 @@ class _Decoder:
         if self.sampling.stop:
             tails = self.tokens[rows, max(0, t + 1 - self.stop_reach) : t + 1].tolist()
             texts = self.policy.tokenizer.batch_decode(tails, skip_special_tokens=True)
-            found = [_stop_at(text, self.sampling.stop) is not None for text in texts]
+            found = [stop_at(text, self.sampling.stop) is not None for text in texts]
             ended |= torch.tensor(found, dtype=torch.bool, device=ended.device)
         before = self.stopped[rows]
         self.length[rows] = torch.where(ended & ~before, t + 1, self.length[rows])
@@ -214,13 +203,13 @@ class _Decoder:
         reasons: list[FinishReason] = ["stop" if s else "length" for s in self.stopped.tolist()]
         texts = self.policy.tokenizer.batch_decode(tokens, skip_special_tokens=True)
         for r, text in enumerate(texts):
-            cut = _stop_at(text, self.sampling.stop)
+            cut = stop_at(text, self.sampling.stop)
             if cut is not None:
                 texts[r] = text[:cut]
         return tokens, logprobs, reasons, texts
 
 
-def _stop_at(text: str, stop: Sequence[str]) -> int | None:
+def stop_at(text: str, stop: Sequence[str]) -> int | None:
     """Where the first stop string begins, or None."""
     found = [at for s in stop if (at := text.find(s)) >= 0]
     return min(found, default=None)

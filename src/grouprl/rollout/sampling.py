@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,6 +58,20 @@ def uniforms(
     """
     digest = hashlib.blake2b(repr((seed, stream, key, sample_index)).encode(), digest_size=16).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little"))).random(count)
+
+
+def prompt_keys(prompt_ids: Sequence[str]) -> list[str | tuple[str, int]]:
+    """What each group's randomness hangs on: its prompt's id, and its number where one is drawn again in a stream.
+
+    >>> prompt_keys(["a", "b", "a"])
+    ['a', 'b', ('a', 1)]
+    """
+    seen: Counter[str] = Counter()
+    keys: list[str | tuple[str, int]] = []
+    for name in prompt_ids:
+        keys.append((name, seen[name]) if seen[name] else name)
+        seen[name] += 1
+    return keys
 
 
 def draw(

@@ -19,6 +19,7 @@ from grouprl.errors import ConfigError
 from grouprl.policy.lora import ALL_LINEAR
 from grouprl.rollout import Sampling
 from grouprl.training import recipes
+from grouprl.training.engines import check_engine
 from grouprl.training.objective import check_objective
 from grouprl.training.sampling import check_sampling
 from grouprl.training.staleness import check_staleness
@@ -32,8 +33,10 @@ NonNegative = Annotated[float, Ge(0), Lt(math.inf)]
 
 @dataclass(frozen=True)
 class RolloutConfig:
-    """What is sampled in a step."""
+    """What is sampled in a step, and by what."""
 
+    engine: Literal["local", "vllm", "vllm_server"] = "local"
+    """What samples: grouprl's own engine, vLLM in this process, or vLLM behind a server (docs/vllm.md)."""
     group_size: Count = 8
     """G, completions sampled for each prompt; 1 where the estimator does not compare within the group."""
     prompts_per_step: Count = 8
@@ -57,6 +60,28 @@ class RolloutConfig:
     0: sampling and training take turns."""
     sampler_threads: CountOrOff = 0
     """With max_staleness = 1 on a CPU: threads that sample while the others train; 0 for half of them."""
+
+
+@dataclass(frozen=True)
+class VllmConfig:
+    """How vLLM runs, where it is the engine (docs/vllm.md)."""
+
+    vllm_url: str = ""
+    """A server that runs already, http://127.0.0.1:8000; where empty, the engine vllm_server starts one."""
+    vllm_allow_remote: bool = False
+    """Allow a vllm_url that is not on this machine: prompts and weights go there, unencrypted with http://."""
+    vllm_python: str = ""
+    """The interpreter that a server is started with, of an environment that has vllm and grouprl; empty: this one."""
+    vllm_devices: str = ""
+    """CUDA_VISIBLE_DEVICES of a server that is started, such as "1,2"; empty: as here."""
+    vllm_memory: Annotated[float, Gt(0), Le(1)] = 0.3
+    """Share of its devices' memory that vLLM may take, weights and cache; of a machine without them, of its memory."""
+    vllm_args: tuple[str, ...] = ()
+    """Further words of vLLM's command line, such as "--tensor-parallel-size=2"."""
+    vllm_transfer: Literal["files", "nccl"] = "files"
+    """How a server gets the weights: through files in shared memory, or over NCCL between GPUs."""
+    vllm_timeout_s: Positive = 600.0
+    """Seconds for a server to start, and for one request to it."""
 
 
 @dataclass(frozen=True)
@@ -301,6 +326,7 @@ class Config:
     tracking: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
     """Where metrics go besides metrics.jsonl."""
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    vllm: VllmConfig = field(default_factory=VllmConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
@@ -388,6 +414,7 @@ def config_from_dict(table: Mapping[str, Any], *, where: str = "config") -> Conf
     check_objective(config, where)
     check_staleness(config, where)
     check_weights(config, where)
+    check_engine(config, where)
     return config
 
 
@@ -467,6 +494,7 @@ def _refuse_unknown_keys(table: Mapping[str, Any], cls: type, where: str, prefix
 
 SECTIONS: dict[str, type] = {
     "rollout": RolloutConfig,
+    "vllm": VllmConfig,
     "sampling": SamplingConfig,
     "advantage": AdvantageConfig,
     "objective": ObjectiveConfig,

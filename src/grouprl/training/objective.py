@@ -128,14 +128,16 @@ def makes_several_updates(config: Config) -> bool:
 
 
 def correction_of(config: Config) -> str:
-    """off, truncated or masked. "auto" truncates where weights are needed: sampler or trainer compute in bfloat16, the
-    samples may be of an earlier step's weights, or the surrogate has no ratio and sees those of earlier updates."""
+    """off, truncated or masked. "auto" truncates where weights are needed: sampler or trainer compute in bfloat16,
+    another engine samples, whose kernels round differently, the samples may be of an earlier step's weights, or the
+    surrogate has no ratio and sees those of earlier updates."""
     chosen = config.objective.correction
     if chosen != "auto":
         return chosen
     rounded = "bfloat16" in (config.dtype, config.rollout.sampler_dtype)
     stale = config.objective.surrogate == "reinforce" and makes_several_updates(config)
-    return "truncated" if rounded or stale or config.rollout.max_staleness else "off"
+    foreign = config.rollout.engine != "local"
+    return "truncated" if rounded or foreign or stale or config.rollout.max_staleness else "off"
 
 
 def loss_options(config: Config) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from grouprl.training.config import (
     read_config,
 )
 from grouprl.training.curriculum import Curriculum
+from grouprl.training.engines import check_engine_packages
 from grouprl.training.estimators import load_estimator
 from grouprl.training.events import Listener
 from grouprl.training.loading import load_task, reward_names
@@ -293,6 +294,7 @@ def _set_up(
         estimator = load_estimator(config)  # before the task, whose files may be large
         check_trackers(config)
         check_packages(config)
+        check_engine_packages(config)
         chosen = load_task(_placed(config, ranks), task, reward)
         check_component_names(config, chosen)
         check_ranks(config, ranks.size)
@@ -329,6 +331,7 @@ MAY_CHANGE = (
     "checkpoint",
     "scoring",
     "distributed",
+    "vllm",
 )
 """What may be another value when a run goes on; with anything else it would be another run."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ import torch
 
 from grouprl.policy import EncodedPrompt, Policy
 from grouprl.records import RunFolder, append_jsonl, rollout_rows, write_rollouts
-from grouprl.rollout import Engine, LocalEngine
 from grouprl.tasks import Task
 from grouprl.training.advantages import Advantages, Batch, Result
 from grouprl.training.checkpoint import TrainingState, save_checkpoint, save_final_model
@@ -24,6 +23,7 @@ from grouprl.training.config import Config, sampling_of
 from grouprl.training.critic import Critic
 from grouprl.training.curriculum import Curriculum
 from grouprl.training.diagnosis import diagnose
+from grouprl.training.engines import make_engine
 from grouprl.training.estimated import NOTHING, EstimatedBatch
 from grouprl.training.evaluation import evaluate
 from grouprl.training.events import Listener
@@ -95,11 +95,13 @@ class Trainer:
         self.prompts = self._encode(task.train)
         self.heldout = self._encode(task.heldout[: config.evaluation.eval_prompts])
         shared_out = self.ranks.several and config.distributed.strategy == "fsdp"
-        self.engine: Engine = LocalEngine(
+        self.engine = make_engine(
+            config,
             policy,
-            dtype=getattr(torch, config.rollout.sampler_dtype),
-            batch_tokens=config.rollout.batch_tokens,
+            folder.path,
+            prompts=[*self.prompts, *self.heldout],
             own_weights=shared_out or config.rollout.max_staleness > 0,
+            progress=self.listener.stage,
         )
         self.reference = reference
         if shared_out:
@@ -152,8 +154,9 @@ class Trainer:
             Interrupted: On SIGINT, SIGTERM or SIGHUP, with the last whole step saved.
             RewardError: A reward function raised; likewise.
             EstimatorError: The estimator did; likewise.
+            RolloutError: The engine stopped answering; likewise.
         """
-        with self.interrupts:
+        with self.interrupts, closing(self.engine):
             try:
                 self._evaluate_if_due()
                 while self.state.step < self.config.steps:

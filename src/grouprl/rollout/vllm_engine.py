@@ -1,0 +1,188 @@
+"""vLLM in the trainer's own process, on its device: `vllm.LLM`, imported only where it is asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from grouprl.errors import MissingDependency, RolloutError
+from grouprl.policy import EncodedPrompt, Policy
+from grouprl.rollout.sampling import Sampling
+from grouprl.rollout.vllm_options import VllmOptions, with_defaults
+from grouprl.rollout.vllm_requests import Request, Sampled, make_groups, make_requests
+from grouprl.rollout.vllm_weights import FileHandOver, HandOver, TensorHandOver
+from grouprl.types import Group
+
+
+class VllmEngine:
+    """An engine within this process. Its weights are those of the last `take_weights`, which comes before the first
+    `generate`.
+
+    vLLM takes hold of the process that it runs in: on a CPU it binds threads to cores and takes
+    `torch.set_num_threads` away, and it seeds torch's generators once.
+
+    Args:
+        policy: What is trained; its tokenizer and stop tokens are used.
+        options: What vLLM is started with.
+
+    Raises:
+        MissingDependency: vLLM is not installed.
+        RolloutError: It does not start.
+    """
+
+    def __init__(self, policy: Policy, options: VllmOptions) -> None:
+        check_vllm()
+        os.environ.update(with_defaults(os.environ))
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # else the model lives in another process
+        self._policy, self._dtype = policy, getattr(torch, options.dtype)
+        self._llm: Any = _start(options)
+        workers = self._llm.llm_engine.vllm_config.parallel_config.world_size
+        self._client = _Within(self._llm)
+        self._hand_over: HandOver = TensorHandOver() if workers == 1 else FileHandOver()
+        self._hand_over.open(self._client, policy, self._dtype)
+
+    def generate(
+        self,
+        prompts: Sequence[EncodedPrompt],
+        *,
+        group_size: int,
+        sampling: Sampling,
+        seed: int,
+        stream: str,
+        earlier: Sequence[EncodedPrompt] = (),
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[Group]:
+        """See `Engine.generate`.
+
+        Raises:
+            RolloutError: vLLM failed.
+        """
+        requests = make_requests(
+            prompts,
+            group_size=group_size,
+            sampling=sampling,
+            seed=seed,
+            stream=stream,
+            stop_ids=self._policy.stop_ids,
+            earlier=earlier,
+        )
+        sampled = self._sample(requests, group_size, progress)
+        return make_groups(
+            self._policy,
+            prompts,
+            sampled,
+            group_size=group_size,
+            sampling=sampling,
+            stream=stream,
+            first=len(earlier),
+        )
+
+    def take_weights(self, policy: Policy) -> None:
+        """See `Engine.take_weights`.
+
+        Raises:
+            RolloutError: vLLM refused them.
+        """
+        try:
+            self._hand_over.send(self._client, policy, self._dtype)
+            self._client.reset_prefix_cache()
+        except Exception as error:
+            raise RolloutError(f"vllm: it did not take the weights ({_one_line(error)})") from error
+
+    def close(self) -> None:
+        """See `Engine.close`."""
+        if self._llm is not None:
+            self._hand_over.close()
+            self._llm.llm_engine.engine_core.shutdown()
+            self._llm = self._client.llm = None
+
+    def _sample(
+        self, requests: Sequence[Request], group_size: int, progress: Callable[[int, int], None] | None
+    ) -> list[list[Sampled]]:
+        from vllm import SamplingParams
+
+        parameters = [SamplingParams(**r.parameters, detokenize=bool(r.parameters["stop"])) for r in requests]
+        asked = [{"prompt_token_ids": list(r.token_ids)} for r in requests]
+        done: dict[int, list[Sampled]] = {}
+        try:
+            ids = self._llm.enqueue(asked, parameters, use_tqdm=False)
+            try:
+                while self._llm.llm_engine.has_unfinished_requests():
+                    for output in self._llm.llm_engine.step():
+                        if not output.finished:
+                            continue
+                        done[int(output.request_id)] = [_sampled(c) for c in output.outputs]
+                        if progress is not None:
+                            progress(len(done) * group_size, len(requests) * group_size)
+            except KeyboardInterrupt:
+                self._llm.llm_engine.abort_request(ids, internal=True)
+                raise
+        except Exception as error:
+            raise RolloutError(f"vllm: it failed while it sampled ({_one_line(error)})") from error
+        return [done[number] for number in sorted(done)]  # numbered as they were asked for
+
+
+class _Within:
+    """The calls of a hand-over, within the process."""
+
+    def __init__(self, llm: Any) -> None:
+        self.llm = llm
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        self.llm.init_weight_transfer_engine({"init_info": init_info})
+
+    def start_weight_update(self) -> None:
+        self.llm.start_weight_update()
+
+    def update_weights(self, update_info: Any) -> None:
+        self.llm.update_weights({"update_info": update_info})
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        self.llm.finish_weight_update(weight_version)
+
+    def reset_prefix_cache(self) -> None:
+        if not self.llm.reset_prefix_cache():
+            raise RuntimeError("its prefix cache is in use")
+
+
+def check_vllm() -> None:
+    """Nothing, where vLLM is installed.
+
+    Raises:
+        MissingDependency: It is not.
+    """
+    if find_spec("vllm") is None:
+        raise MissingDependency(
+            "rollout.engine = 'vllm': vllm is not installed; see docs/vllm.md, or take engine = 'vllm_server' with "
+            "vllm_python, the interpreter of an environment that has it"
+        )
+
+
+def _start(options: VllmOptions) -> Any:
+    from vllm import LLM, EngineArgs
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    try:
+        parser = EngineArgs.add_cli_args(FlexibleArgumentParser(exit_on_error=False))
+        given = parser.parse_args(["--model", options.model, *options.words()])
+        return LLM.from_engine_args(EngineArgs.from_cli_args(given))
+    except SystemExit as error:  # its parser's
+        raise RolloutError(
+            f"vllm: it does not take the options {' '.join(options.extra)!r}; correct vllm_args"
+        ) from error
+    except Exception as error:
+        raise RolloutError(f"vllm: it did not start ({_one_line(error)}); see docs/vllm.md") from error
+
+
+def _sampled(output: Any) -> Sampled:
+    tokens = list(output.token_ids)
+    return Sampled(tokens, [at[token].logprob for token, at in zip(tokens, output.logprobs, strict=True)])
+
+
+def _one_line(error: BaseException) -> str:
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return " ".join(text.split())[:300]

@@ -1,0 +1,76 @@
+"""How vLLM is to run, as the words of its command line: `vllm serve` reads them, and so does the engine within."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from grouprl.policy import Policy
+from grouprl.policy.bundled import BUNDLED, bundled_model
+from grouprl.policy.lora import base_of
+from grouprl.rollout.vllm_weights import BACKEND
+
+DEFAULT_ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
+"""Of vLLM's processes, where it is not set: no usage reports, and a log that can be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class VllmOptions:
+    """What an engine of vLLM's is started with.
+
+    Args:
+        model: A folder or a hub id, for architecture, tokenizer and the weights before the first hand-over.
+        dtype: Of weights and computation: "float32" or "bfloat16".
+        logprobs_mode: Which log-probs it gives: see `vllm_requests.logprobs_mode`.
+        longest: Tokens of the longest prompt with the longest completion.
+        memory: Share of the device's memory that it may take, weights and cache.
+        seed: vLLM's own; completions have theirs.
+        backend: Of the hand-over of weights.
+        extra: Further words, which win over these.
+    """
+
+    model: str
+    dtype: str
+    logprobs_mode: str
+    longest: int
+    memory: float = 0.3
+    seed: int = 0
+    backend: str = BACKEND
+    extra: tuple[str, ...] = ()
+
+    def words(self) -> list[str]:
+        """For vLLM's parser, the model's left out."""
+        return [
+            f"--dtype={self.dtype}",
+            f"--max-model-len={self.longest}",
+            f"--gpu-memory-utilization={self.memory:g}",
+            f"--seed={self.seed}",
+            f"--logprobs-mode={self.logprobs_mode}",
+            "--enable-prefix-caching",
+            "--generation-config=vllm",
+            f"--weight-transfer-config={json.dumps({'backend': self.backend})}",
+            *self.extra,
+        ]
+
+
+def longest_of(policy: Policy, lengths: Sequence[int], max_new_tokens: int) -> int:
+    """Tokens of the longest sequence there may be, with one to spare where the context has it."""
+    longest = max(lengths, default=1) + max_new_tokens + 1
+    return min(longest, policy.max_context or longest)
+
+
+def served_model(name: str) -> str:
+    """What vLLM loads for a model of grouprl's: the bundled model's folder, an adapter's base, or the name itself."""
+    if name == BUNDLED:
+        return str(bundled_model())
+    base = base_of(Path(name))
+    if base is None:
+        return name
+    return base if Path(base).exists() or "/" in base else name
+
+
+def with_defaults(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment with `DEFAULT_ENVIRONMENT` where it says nothing else."""
+    return {**DEFAULT_ENVIRONMENT, **environment}
