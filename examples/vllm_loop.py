@@ -2,16 +2,15 @@
 
     python examples/vllm_loop.py --model Qwen/Qwen3-0.6B [--steps 20]         on one GPU
 
-Engine and trainer share the device and the process. vLLM's log-probs are not quite the trainer's, even with the same
-weights (other kernels, other precision); the loss is told both, and weighs each token by how far they are apart,
-truncated at 2.
+Engine and trainer share the process; weights go through vLLM's weight-transfer API, to the back end of grouprl. vLLM's
+log-probs are not quite the trainer's (other kernels); the loss weighs each token by how far they are apart.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -29,22 +28,21 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     given = parser.parse_args()
 
-    os.environ.setdefault(
-        "VLLM_ENABLE_V1_MULTIPROCESSING", "0"
-    )  # the weights are handed over within the process
+    parts = load(given.model, gpu_memory_utilization=0.3, max_model_len=1024)
+    train(*parts, sums(parts[1]), steps=given.steps)
+
+
+def load(name: str, *, dtype: torch.dtype = torch.bfloat16, **options: Any) -> tuple[Any, Any, Any]:
+    """The model that is trained, its tokenizer, and the engine that samples, with vLLM's own options."""
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # weights are handed over within the process
     from vllm import LLM
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    tokenizer = AutoTokenizer.from_pretrained(given.model)
-    model = AutoModelForCausalLM.from_pretrained(given.model, dtype=torch.bfloat16).to(device)
-    engine = LLM(
-        model=given.model,
-        gpu_memory_utilization=0.3,
-        max_model_len=1024,
-        logprobs_mode="processed_logprobs",  # at the temperature
-        seed=0,
-    )
-    train(model, tokenizer, engine, sums(tokenizer), steps=given.steps)
+    model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype)
+    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    modes = {"logprobs_mode": "processed_logprobs", "weight_transfer_config": {"backend": "grouprl"}}
+    engine = LLM(name, dtype=dtype, seed=0, **modes, **options)  # processed: at the temperature
+    engine.init_weight_transfer_engine({"init_info": {}})
+    return model, AutoTokenizer.from_pretrained(name), engine
 
 
 def train(
@@ -59,6 +57,7 @@ def train(
     max_new_tokens: int = 256,
     lr: float = 1e-6,
     micro_batch: int = 8,
+    reward: Callable[[str, str], float] = right,
 ) -> list[float]:
     """Train on (prompt, answer) pairs; the mean reward of each step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0)
@@ -70,7 +69,7 @@ def train(
         rows = sample(engine, prompts, group_size, max_new_tokens, step)
 
         texts = tokenizer.batch_decode([tokens for _, tokens, _ in rows], skip_special_tokens=True)
-        rewards = torch.tensor([right(text, answer) for text, answer in zip(texts, answers, strict=True)])
+        rewards = torch.tensor([reward(text, answer) for text, answer in zip(texts, answers, strict=True)])
         rewards = rewards.view(-1, group_size)
         advantages = grouprl.grpo_group_advantages(rewards).flatten().to(model.device)
         keep = grouprl.sampling.informative(rewards).keep.flatten().nonzero().flatten().tolist()
@@ -109,9 +108,7 @@ def sample(
     """The completions of a group one after the other."""
     from vllm import SamplingParams
 
-    params = SamplingParams(
-        n=group_size, temperature=1.0, top_p=1.0, top_k=-1, max_tokens=max_new_tokens, logprobs=0, seed=seed
-    )
+    params = SamplingParams(n=group_size, temperature=1.0, max_tokens=max_new_tokens, logprobs=0, seed=seed)
     asked = engine.generate([{"prompt_token_ids": p} for p in prompts], params, use_tqdm=False)
     return [
         (
@@ -138,8 +135,11 @@ def padded(rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def hand_over(model: Any, engine: Any) -> None:
     """Give the engine the trainer's weights, and forget what it cached under the old ones."""
-    runner = engine.llm_engine.model_executor.driver_worker.model_runner
-    runner.model.load_weights(model.state_dict().items())
+    engine.start_weight_update()
+    engine.update_weights(
+        {"update_info": {"weights": [(n, p.detach()) for n, p in model.named_parameters()]}}
+    )
+    engine.finish_weight_update()
     engine.reset_prefix_cache()
 
 

@@ -133,25 +133,6 @@ def test_the_stand_ins_loss_is_the_documented_one(example, tiny_model):
     assert result.result()["loss:sum"] == pytest.approx(-1.5 * len(one.tokens), rel=1e-4)
 
 
-def test_the_vllm_loop_runs_where_vllm_is(example, tiny_model):
-    if importlib.util.find_spec("vllm") is None:
-        pytest.skip("vllm is not installed here; examples/vllm_loop.py runs where it is")
-    from vllm import LLM
-
-    made = tiny.policy(seed=0)
-    history = example("vllm_loop").train(
-        made.model,
-        made.tokenizer,
-        LLM(model=str(tiny_model), max_model_len=128, logprobs_mode="processed_logprobs"),
-        [("1+1=", "2")],
-        steps=2,
-        prompts_per_step=2,
-        group_size=4,
-        max_new_tokens=8,
-    )
-    assert len(history) == 2
-
-
 def test_the_vllm_loops_rows_are_laid_out_as_the_loss_reads_them(example):
     ids, attention, mask, logprobs = example("vllm_loop").padded(
         [([5], [6, 7, 8], [-1.0, -2.0, -3.0]), ([1, 2, 3], [4], [-4.0])]

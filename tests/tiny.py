@@ -123,3 +123,12 @@ def group(
         for i, ids in enumerate(completions)
     )
     return Group(group_id, Prompt(group_id, "p"), "p", tuple(prompt), made)
+
+
+def served(folder: Path, **overrides: Any) -> Policy:
+    """A tiny model that vLLM takes, too, on disk and as a policy: its heads are 32 wide."""
+    shape = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 2, "num_key_value_heads": 1}
+    made = policy(**shape, **overrides)
+    made.model.save_pretrained(folder)
+    made.tokenizer.save_pretrained(folder)
+    return made

@@ -152,7 +152,10 @@ class VllmClient:
             content = None if body is None else json.dumps(body, allow_nan=False).encode()
             connection.request(method, f"{self._parts.path.rstrip('/')}{target}", content, self._headers())
             answer = connection.getresponse()
-            return answer.status, answer.read(MAX_ANSWER_BYTES)
+            said = answer.read(MAX_ANSWER_BYTES)
+            if answer.length:
+                raise http.client.IncompleteRead(said, answer.length)
+            return answer.status, said
         except (OSError, http.client.HTTPException) as error:
             text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             raise ServerAway(f"{method} {target.partition('?')[0]}: {' '.join(text.split())}") from error

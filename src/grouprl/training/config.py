@@ -153,8 +153,8 @@ class ObjectiveConfig:
     """Weight of the entropy bonus in the loss."""
     correction: Literal["auto", "off", "truncated", "masked"] = "auto"
     """Weight a token's loss by π_trainer / π_sampler, held below correction_high or left out beyond the bounds. auto
-    truncates where sampler or trainer compute in bfloat16, with max_staleness, and for reinforce with several
-    updates."""
+    truncates where sampler or trainer compute in bfloat16 or vLLM samples, with max_staleness, and for reinforce with
+    several updates."""
     correction_level: Literal["token", "sequence"] = "token"
     """Weigh each token by its own ratio, or by the product over its completion."""
     correction_low: NonNegative = 0.0
