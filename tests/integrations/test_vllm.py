@@ -33,6 +33,8 @@ from grouprl.rollout.vllm_server import VllmServerEngine
 from grouprl.training import train
 from grouprl.types import Prompt
 
+pytestmark = pytest.mark.filterwarnings("default", "error:::grouprl")
+"""vLLM's own warnings are not ours."""
 ROOT = Path(__file__).parent.parent.parent
 EXTRA = ("--enforce-eager", "--kv-cache-memory-bytes=268435456", "--block-size=32")
 """Without compilation, with a small cache, and with blocks that a prompt of the tests fills."""

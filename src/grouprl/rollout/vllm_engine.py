@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
@@ -36,7 +37,7 @@ class VllmEngine:
 
     def __init__(self, policy: Policy, options: VllmOptions) -> None:
         check_vllm()
-        os.environ.update(with_defaults(os.environ))
+        os.environ.update(with_defaults(os.environ, VLLM_LOGGING_LEVEL="ERROR"))
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # else the model lives in another process
         self._policy, self._dtype = policy, getattr(torch, options.dtype)
         self._llm: Any = _start(options)
@@ -163,13 +164,15 @@ def check_vllm() -> None:
 
 
 def _start(options: VllmOptions) -> Any:
-    from vllm import LLM, EngineArgs
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
-
     try:
-        parser = EngineArgs.add_cli_args(FlexibleArgumentParser(exit_on_error=False))
-        given = parser.parse_args(["--model", options.model, *options.words()])
-        return LLM.from_engine_args(EngineArgs.from_cli_args(given))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of its imports
+            from vllm import LLM, EngineArgs
+            from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+            parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
+            given = ["--model", options.model, "--no-use-tqdm-on-load", *options.words()]
+            return LLM.from_engine_args(EngineArgs.from_cli_args(parser.parse_args(given)))
     except SystemExit as error:  # its parser's
         raise RolloutError(
             f"vllm: it does not take the options {' '.join(options.extra)!r}; correct vllm_args"

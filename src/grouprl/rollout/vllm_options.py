@@ -71,6 +71,6 @@ def served_model(name: str) -> str:
     return base if Path(base).exists() or "/" in base else name
 
 
-def with_defaults(environment: Mapping[str, str]) -> dict[str, str]:
-    """An environment with `DEFAULT_ENVIRONMENT` where it says nothing else."""
-    return {**DEFAULT_ENVIRONMENT, **environment}
+def with_defaults(environment: Mapping[str, str], **others: str) -> dict[str, str]:
+    """An environment with `DEFAULT_ENVIRONMENT`, and others, where it says nothing else."""
+    return {**DEFAULT_ENVIRONMENT, **others, **environment}

@@ -1,0 +1,112 @@
+"""Which engine a configuration gives, and what it refuses."""
+
+import pytest
+import tiny
+import torch
+
+from grouprl.errors import ConfigError, MissingDependency
+from grouprl.rollout import LocalEngine
+from grouprl.training import Config, config_from_dict, train
+from grouprl.training.engines import check_engine_packages, make_engine
+from grouprl.training.objective import correction_of
+
+URL = "http://127.0.0.1:8000"
+
+
+def test_the_default_is_the_local_engine(tmp_path):
+    policy = tiny.policy()
+    engine = make_engine(Config(), policy, tmp_path, prompts=[])
+    assert isinstance(engine, LocalEngine)
+    assert engine.sampler.model is policy.model
+    rounded = make_engine(
+        config_from_dict({"rollout": {"sampler_dtype": "bfloat16", "batch_tokens": 99}}),
+        policy,
+        tmp_path,
+        prompts=[],
+    )
+    assert rounded.batch_tokens == 99
+    assert rounded.sampler.model.lm_head.weight.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("table", "match"),
+    [
+        (
+            {"rollout": {"engine": "vllm", "temperature": 0.7, "top_p": 0.9}},
+            "expected temperature = 1 or no top_p and top_k",
+        ),
+        (
+            {"rollout": {"engine": "vllm_server", "temperature": 0.7, "top_k": 20}},
+            "temperature = 0.7 with top_k = 20 and engine vllm",
+        ),
+        ({"rollout": {"engine": "vllm"}, "vllm": {"vllm_url": URL}}, "expected 'vllm_server', which alone asks"),
+        (
+            {"rollout": {"engine": "vllm_server"}, "vllm": {"vllm_url": "http://10.1.1.1:8000"}},
+            "not on this machine",
+        ),
+        (
+            {"rollout": {"engine": "vllm_server"}, "vllm": {"vllm_url": URL, "vllm_args": ["--x"]}},
+            "a server that runs already has its options",
+        ),
+        (
+            {"rollout": {"engine": "vllm"}, "vllm": {"vllm_transfer": "nccl"}},
+            "within one process tensors are handed over",
+        ),
+        (
+            {"rollout": {"engine": "vllm"}, "lora": {"lora_rank": 4, "quantize": "nf4"}},
+            "weights in 4 bits cannot be handed over",
+        ),
+        ({"rollout": {"engine": "sglang"}}, "rollout.engine is 'sglang', expected"),
+        ({"vllm": {"vllm_memory": 1.5}}, "vllm.vllm_memory is 1.5, expected"),
+        ({"vllm": {"vllm_timeout_s": 0}}, "vllm.vllm_timeout_s is 0, expected"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(table, match):
+    with pytest.raises(ConfigError, match=match):
+        config_from_dict(table)
+
+
+def test_the_local_engine_may_have_both_temperature_and_top_p():
+    config_from_dict({"rollout": {"temperature": 0.7, "top_p": 0.9, "top_k": 20}})
+
+
+@pytest.mark.parametrize("engine", ["vllm", "vllm_server"])
+def test_vllm_is_needed_where_it_runs(engine, tmp_path, monkeypatch):
+    monkeypatch.setattr("grouprl.training.engines.find_spec", lambda name: None)
+    with pytest.raises(MissingDependency, match=rf"rollout.engine = '{engine}': vllm is not installed here"):
+        train({"rollout": {"engine": engine}, "output_dir": str(tmp_path / "run")})
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("vllm", [{"vllm_url": URL}, {"vllm_python": "/opt/vllm/bin/python"}])
+def test_vllm_is_not_needed_where_it_runs_elsewhere(vllm, monkeypatch):
+    monkeypatch.setattr("grouprl.training.engines.find_spec", lambda name: None)
+    check_engine_packages(config_from_dict({"rollout": {"engine": "vllm_server"}, "vllm": vllm}))
+
+
+@pytest.mark.parametrize(("engine", "correction"), [("local", "off"), ("vllm", "truncated")])
+def test_another_engine_is_corrected_for(engine, correction):
+    assert correction_of(config_from_dict({"rollout": {"engine": engine}})) == correction
+
+
+def test_the_engine_is_closed_with_the_run(tmp_path, monkeypatch):
+    """Also where the run fails."""
+    closed = []
+    monkeypatch.setattr(LocalEngine, "close", lambda self: closed.append(self))
+    tiny.save(tmp_path / "model")
+    table = {
+        "model": str(tmp_path / "model"),
+        "device": "cpu",
+        "steps": 1,
+        "rollout": {"prompts_per_step": 1, "group_size": 2, "max_new_tokens": 2},
+        "evaluation": {"eval_prompts": 0},
+    }
+    train({**table, "output_dir": str(tmp_path / "one")})
+    assert len(closed) == 1
+
+    def fail(completions, **_):
+        raise ValueError("no")
+
+    with pytest.raises(RuntimeError):
+        train({**table, "output_dir": str(tmp_path / "two")}, reward=fail)
+    assert len(closed) == 2
