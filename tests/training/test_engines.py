@@ -7,7 +7,8 @@ import torch
 from grouprl.errors import ConfigError, MissingDependency
 from grouprl.rollout import LocalEngine
 from grouprl.training import Config, config_from_dict, train
-from grouprl.training.engines import check_engine_packages, make_engine
+from grouprl.training.engines import check_engine_packages, make_engine, reserved_share
+from grouprl.training.memory import fit_micro_batch
 from grouprl.training.objective import correction_of
 
 URL = "http://127.0.0.1:8000"
@@ -39,7 +40,10 @@ def test_the_default_is_the_local_engine(tmp_path):
             {"rollout": {"engine": "vllm_server", "temperature": 0.7, "top_k": 20}},
             "temperature = 0.7 with top_k = 20 and engine vllm",
         ),
-        ({"rollout": {"engine": "vllm"}, "vllm": {"vllm_url": URL}}, "expected 'vllm_server', which alone asks"),
+        (
+            {"rollout": {"engine": "vllm"}, "vllm": {"vllm_url": URL}},
+            "expected 'vllm_server', which alone asks",
+        ),
         (
             {"rollout": {"engine": "vllm_server"}, "vllm": {"vllm_url": "http://10.1.1.1:8000"}},
             "not on this machine",
@@ -110,3 +114,26 @@ def test_the_engine_is_closed_with_the_run(tmp_path, monkeypatch):
     with pytest.raises(RuntimeError):
         train({**table, "output_dir": str(tmp_path / "two")}, reward=fail)
     assert len(closed) == 2
+
+
+@pytest.mark.parametrize(
+    ("table", "share"),
+    [
+        ({}, 0.0),
+        ({"rollout": {"engine": "vllm"}, "vllm": {"vllm_memory": 0.4}}, 0.4),
+        ({"rollout": {"engine": "vllm_server"}, "vllm": {"vllm_memory": 0.4}}, 0.4),
+        ({"rollout": {"engine": "vllm_server"}, "vllm": {"vllm_devices": "1"}}, 0.0),
+        ({"rollout": {"engine": "vllm_server"}, "vllm": {"vllm_url": URL}}, 0.0),
+    ],
+)
+def test_memory_is_left_for_vllm_where_it_shares_the_device(table, share):
+    assert reserved_share(config_from_dict(table)) == share
+
+
+def test_what_is_reserved_is_not_free(monkeypatch):
+    monkeypatch.setattr("grouprl.training.memory.free_memory", lambda device: 5 * 2**30)
+    monkeypatch.setattr("grouprl.training.memory.total_memory", lambda device: 10 * 2**30)
+    policy = tiny.policy()
+    assert fit_micro_batch(policy, sampler_copy=False).free == 5 * 2**30
+    assert fit_micro_batch(policy, sampler_copy=False, reserved_share=0.3).free == 2 * 2**30
+    assert fit_micro_batch(policy, sampler_copy=False, reserved_share=0.9).free == 0

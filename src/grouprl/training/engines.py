@@ -72,6 +72,12 @@ def check_engine_packages(config: Config) -> None:
         )
 
 
+def reserved_share(config: Config) -> float:
+    """The share of the trainer's device that the engine will take besides: vLLM's, unless it runs elsewhere."""
+    elsewhere = config.rollout.engine == "local" or config.vllm.vllm_url or config.vllm.vllm_devices
+    return 0.0 if elsewhere else config.vllm.vllm_memory
+
+
 def make_engine(
     config: Config,
     policy: Policy,

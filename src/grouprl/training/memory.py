@@ -52,6 +52,7 @@ def fit_micro_batch(
     sharers: int = 1,
     slices: int = 1,
     own_critic: bool = False,
+    reserved_share: float = 0.0,
 ) -> MicroBatch:
     """The largest micro-batch that fits the free memory and still pays.
 
@@ -64,6 +65,7 @@ def fit_micro_batch(
             weights for the sampler on each.
         own_critic: Whether a critic will be made with a backbone of its own: a copy of the model, whose gradient and
             moments are kept as well, and whose forward is kept for the same backward.
+        reserved_share: Of the device's whole memory, what another program will take.
     """
     weights = sum(p.numel() for p in policy.model.parameters())
     trained = sum(p.numel() for p in policy.parameters())
@@ -74,7 +76,7 @@ def fit_micro_batch(
         to_come -= 4 * (weights - weights // slices)  # given back once they are shared out
         to_come += 2 * 4 * policy.head.weight.numel()  # whole in forward and backward, with its gradient
     to_come += 4 * 4 * CHUNK_ELEMENTS  # logits of a chunk, and what is worked out from them
-    free = free_memory(policy.device) // sharers
+    free = max(0, free_memory(policy.device) - int(reserved_share * total_memory(policy.device))) // sharers
     each, once = saved_bytes(policy)
     to_come += once
     if own_critic:
@@ -124,12 +126,21 @@ def _kept_by(policy: Policy, tokens: int) -> int:
     return sum(size for place, size in kept.items() if place not in weights) + hidden.nbytes
 
 
+def total_memory(device: torch.device) -> int:
+    """Bytes that a device has, or the host."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[1])
+    import psutil  # type: ignore[import-untyped]
+
+    return int(psutil.virtual_memory().total)
+
+
 def free_memory(device: torch.device) -> int:
     """Bytes that can be allocated on a device, or on the host within the limit of its control group."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return int(free)
-    import psutil  # type: ignore[import-untyped]
+    import psutil
 
     free = int(psutil.virtual_memory().available)
     group = Path("/sys/fs/cgroup")

@@ -35,7 +35,7 @@ from grouprl.training.config import (
     read_config,
 )
 from grouprl.training.curriculum import Curriculum
-from grouprl.training.engines import check_engine_packages
+from grouprl.training.engines import check_engine_packages, reserved_share
 from grouprl.training.estimators import load_estimator
 from grouprl.training.events import Listener
 from grouprl.training.loading import load_task, reward_names
@@ -416,6 +416,7 @@ def _prepare(policy: Policy, config: Config, ranks: Ranks | None = None) -> tupl
             own_critic=config.advantage.estimator == "gae" and config.critic.critic_backbone == "own",
             sharers=ranks.local_size if policy.device.type == "cpu" else 1,
             slices=ranks.size if config.distributed.strategy == "fsdp" else 1,
+            reserved_share=reserved_share(config),
         )
     )
     fitted = min(found, key=lambda fit: fit.tokens)
