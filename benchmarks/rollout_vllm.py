@@ -1,4 +1,4 @@
-"""vLLM on the quickstart's rollout, reported beside grouprl's own engine: tokens a second, and the hand-over of weights.
+"""vLLM on the quickstart's rollout beside grouprl's own engine: tokens a second, and the hand-over of weights.
 
     python benchmarks/rollout_vllm.py [--prompts 8] [--group-size 8] [--tokens 16] [--passes 5]
 

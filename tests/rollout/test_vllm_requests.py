@@ -97,7 +97,7 @@ def test_the_groups_of_a_step_draw_from_seeds_that_do_not_overlap():
     """Sample i has the seed of its group plus i, and torch's CPU generator takes the lower 32 bits. In a step of 512
     prompts × 16 the expected number of overlaps is 512²/2 · 2·16 / 2^32 = 0.001."""
     firsts = sorted(group_seed(seed=0, stream="train/1", key=f"arithmetic/{i}") % 2**32 for i in range(512))
-    assert min(b - a for a, b in zip(firsts, firsts[1:])) > 16
+    assert min(b - a for a, b in itertools.pairwise(firsts)) > 16
 
 
 @pytest.mark.parametrize(

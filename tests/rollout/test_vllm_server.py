@@ -347,7 +347,7 @@ def test_a_program_that_does_not_answer_is_ended(folder):
 
 
 def test_a_program_that_is_not_there(folder):
-    with pytest.raises(RolloutError, match="it ended after .*No such file or directory"):
+    with pytest.raises(RolloutError, match=r"it ended after .*No such file or directory"):
         ServerProcess(
             lambda socket: [str(folder / "no-python"), "-c", "", str(socket)],
             log=folder / "vllm.log",
