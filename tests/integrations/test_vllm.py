@@ -341,6 +341,33 @@ def test_two_steps_of_training(model, tmp_path, engine):
     assert (run.path / "vllm.log").exists() == (engine == "vllm_server")
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="NCCL needs a GPU for the trainer and one for vLLM")
+@pytest.mark.parametrize("transfer", ["files", "nccl"])
+def test_two_steps_of_training_on_gpus(model, tmp_path, transfer):
+    """A server on a GPU of its own, in float32, so that the two sides' log-probs lie near each other."""
+    run = train(
+        {
+            "model": str(model),
+            "steps": 2,
+            "device": "cuda:0",
+            "output_dir": str(tmp_path / "run"),
+            "rollout": {
+                "engine": "vllm_server",
+                "prompts_per_step": 4,
+                "group_size": 4,
+                "max_new_tokens": 8,
+            },
+            "vllm": {"vllm_args": ["--enforce-eager"], "vllm_devices": "1", "vllm_transfer": transfer},
+            "optimizer": {"lr": 0.01},
+            "evaluation": {"eval_prompts": 0},
+        },
+        reward=even,
+    )
+    for metrics in run.metrics:
+        assert metrics["sampler_weight_mean"] == pytest.approx(1.0, abs=1e-2)
+
+
 def test_a_server_that_is_gone_for_good_stops_the_run_with_a_checkpoint(model, tmp_path, capsys):
     """Given by URL, and killed in the middle of the run: exit code 1, one line, the last whole step saved."""
     config = {

@@ -1,5 +1,6 @@
-"""What vLLM is asked and what its answers are, without vLLM: against recorded answers of its server."""
+"""What vLLM is asked and what its answers are as groups, without vLLM."""
 
+import itertools
 import math
 
 import pytest

@@ -397,11 +397,3 @@ def test_the_command_that_serves():
     assert command[0] == "/opt/python"
     assert command[3:] == ["serve", "model", "--uds=/run/socket", "--dtype=float32"]
     assert serve_command("", "model", [], Path("s"))[0] == sys.executable
-
-
-def test_the_words_of_the_user_come_last():
-    words = VllmOptions("m", "bfloat16", "raw_logprobs", 99, extra=("--dtype=float16",)).words()
-    assert words[0] == "--dtype=bfloat16"
-    assert words[-1] == "--dtype=float16"
-    assert "--max-model-len=99" in words
-    assert '--weight-transfer-config={"backend": "grouprl"}' in words

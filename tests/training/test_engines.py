@@ -88,6 +88,13 @@ def test_vllm_is_not_needed_where_it_runs_elsewhere(vllm, monkeypatch):
     check_engine_packages(config_from_dict({"rollout": {"engine": "vllm_server"}, "vllm": vllm}))
 
 
+def test_several_processes_are_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    check_engine_packages(Config())
+    with pytest.raises(ConfigError, match="under torchrun with 2 processes, expected one"):
+        check_engine_packages(config_from_dict({"rollout": {"engine": "vllm"}}))
+
+
 @pytest.mark.parametrize(("engine", "correction"), [("local", "off"), ("vllm", "truncated")])
 def test_another_engine_is_corrected_for(engine, correction):
     assert correction_of(config_from_dict({"rollout": {"engine": engine}})) == correction

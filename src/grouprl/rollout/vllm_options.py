@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grouprl.policy import Policy
-from grouprl.policy.bundled import BUNDLED, bundled_model
+from grouprl.policy.bundled import BUNDLED, BUNDLED_FOLDER, bundled_model
 from grouprl.policy.lora import base_of
 from grouprl.rollout.vllm_weights import BACKEND
 
@@ -62,13 +62,11 @@ def longest_of(policy: Policy, lengths: Sequence[int], max_new_tokens: int) -> i
 
 
 def served_model(name: str) -> str:
-    """What vLLM loads for a model of grouprl's: the bundled model's folder, an adapter's base, or the name itself."""
-    if name == BUNDLED:
+    """What vLLM loads for a model of grouprl's: a folder or a hub id; of an adapter its base model."""
+    base = None if name == BUNDLED else base_of(Path(name))
+    if name == BUNDLED or (base is not None and Path(base).name == BUNDLED_FOLDER):
         return str(bundled_model())
-    base = base_of(Path(name))
-    if base is None:
-        return name
-    return base if Path(base).exists() or "/" in base else name
+    return base or name
 
 
 def with_defaults(environment: Mapping[str, str], **others: str) -> dict[str, str]:

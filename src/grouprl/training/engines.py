@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -59,11 +60,17 @@ def check_engine(config: Config, where: str) -> None:
 
 
 def check_engine_packages(config: Config) -> None:
-    """Nothing, where vLLM is installed if it is to run here.
+    """Nothing, where vLLM is installed if it is to run here, and this is the run's only process.
 
     Raises:
-        MissingDependency: It is not.
+        MissingDependency: It is not installed.
+        ConfigError: There are several processes.
     """
+    if config.rollout.engine != "local" and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError(
+            f"rollout.engine = {config.rollout.engine!r} under torchrun with {os.environ['WORLD_SIZE']} processes, "
+            "expected one: each would want a vLLM of its own; take engine = 'local', or one process"
+        )
     starts_here = not config.vllm.vllm_url and not config.vllm.vllm_python
     if config.rollout.engine != "local" and starts_here and find_spec("vllm") is None:
         raise MissingDependency(
