@@ -134,12 +134,27 @@ def test_a_server_that_dies_is_started_once_more_with_the_weights_of_now(
 
 def test_a_server_that_dies_again_stops_the_run(engine, policy, prompts, folder):
     engine.take_weights(policy)
+    (folder / "die-2").touch()
     (folder / "die-1").touch()
-    (folder / "die-0").touch()
     with pytest.raises(
         RolloutError, match=r"no answer that can be used .*expected completions, see .*vllm\.log"
     ):
-        sample(engine, prompts[:1])
+        sample(engine, prompts)
+
+
+def test_a_server_that_dies_before_the_weights_come_is_started_again(engine, policy, prompts, folder):
+    engine.take_weights(policy)
+    undisturbed = sample(engine, prompts)
+    os.kill(server_pid(engine._process), signal.SIGKILL)
+    engine.take_weights(policy)
+    assert sample(engine, prompts) == undisturbed
+
+
+def server_pid(process):
+    """Of the program that the guard runs."""
+    guard_pid = process._process.pid
+    (child,) = Path(f"/proc/{guard_pid}/task/{guard_pid}/children").read_text().split()
+    return int(child)
 
 
 def test_an_answer_that_another_try_would_not_mend_stops_at_once(engine, policy, prompts, folder):
@@ -191,6 +206,15 @@ def test_a_server_that_comes_back_without_the_weights_gets_them_again(policy, pr
     timer.start()
     assert sample(engine, prompts) == undisturbed
     timer.join()
+    engine.close()
+
+
+def test_an_update_that_somebody_left_unfinished_is_finished_first(policy, prompts, folder, running):
+    url, _ = running
+    VllmClient(url, timeout_s=5).start_weight_update()
+    engine = VllmServerEngine(policy, OPTIONS, url=url, log=folder / "vllm.log", timeout_s=30)
+    engine.take_weights(policy)
+    assert len(sample(engine, prompts)) == 6
     engine.close()
 
 

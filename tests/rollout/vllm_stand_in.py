@@ -33,7 +33,7 @@ class UnixServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     folder: Path
-    weights, version, files, completed = 0, "default", "", 0
+    weights, version, files, completed, updating = 0, "default", "", 0, False
 
     def do_GET(self):
         self.note()
@@ -51,7 +51,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.path == "/init_weight_transfer_engine":
             Handler.files = body["init_info"]["folder"]
+        elif self.path in ("/start_weight_update", "/finish_weight_update"):
+            starts = self.path == "/start_weight_update"
+            if Handler.updating == starts:
+                return self.answer({"error": {"message": "a weight update is (not) active"}}, 500)
+            Handler.updating = starts
         elif self.path == "/update_weights":
+            assert Handler.updating
             from safetensors.numpy import load_file
 
             part = load_file(Path(Handler.files) / body["update_info"]["file"])

@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -144,18 +145,17 @@ class VllmServerEngine:
     # Sampling
 
     def _sample(self, requests: Sequence[Request], report: Callable[[int], None]) -> list[list[Sampled]]:
-        """The completions of each request, however often the server has to be recovered, once in a row."""
+        """The completions of each request; the server is recovered once."""
         answers: dict[int, list[Sampled]] = {}
         recovered = False
         while True:
-            before = len(answers)
             problem = self._ask(requests, answers, report)
             if problem is None:
                 problem = self._lost_weights()
                 if problem is None:
                     return [answers[i] for i in range(len(requests))]
                 answers.clear()  # sampled with other weights, some of them
-            if recovered and len(answers) <= before:
+            if recovered:
                 raise self._failure(problem)
             self._recover(problem)
             recovered = True
@@ -200,21 +200,32 @@ class VllmServerEngine:
     # Failing and coming back
 
     def _recover(self, problem: str) -> None:
-        """Have a server again, with the weights of the last hand-over.
+        """Have a server again, with the weights of the last hand-over. One of ours that does not take them is started
+        anew.
 
         Raises:
             RolloutError: There is none.
         """
         try:
-            if not self._answers_again():
-                if self._url:
-                    raise self._failure(problem)
-                self._client = self._connect()
-            self._hand_over.close()
-            self._hand_over = self._make_hand_over()
-            self._send()
+            if self._answers_again():
+                try:
+                    return self._send_anew()
+                except ServerAway as away:
+                    problem = f"{problem}; then {away}"
+            if self._url:
+                raise self._failure(problem)
+            self._client = self._connect()
+            self._send_anew()
         except ServerAway as away:
             raise self._failure(f"{problem}; then {away}") from away
+
+    def _send_anew(self) -> None:
+        """The weights of the last hand-over, whatever became of it."""
+        with suppress(ServerAway):  # vLLM begins no update before the last one is finished
+            self._client.finish_weight_update()
+        self._hand_over.close()
+        self._hand_over = self._make_hand_over()
+        self._send()
 
     def _answers_again(self) -> bool:
         """Whether it answers, now or after some pauses. One of ours that ended is not waited for."""
