@@ -39,8 +39,9 @@ sys.exit(main())
 
 
 def serve_command(python: str, model: str, words: Sequence[str], socket: Path) -> list[str]:
-    """The command that serves a model. The user's words come last, so that they win."""
-    return [python or sys.executable, "-c", SERVE, "serve", model, f"--uds={socket}", *words]
+    """The command that serves a model, without a line of log for each request. Words that come later win."""
+    own = [f"--uds={socket}", "--disable-uvicorn-access-log"]
+    return [python or sys.executable, "-c", SERVE, "serve", model, *own, *words]
 
 
 class ServerProcess:
