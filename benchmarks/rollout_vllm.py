@@ -2,9 +2,9 @@
 
     python benchmarks/rollout_vllm.py [--prompts 8] [--group-size 8] [--tokens 16] [--passes 5]
 
-The bundled model in float32 and bfloat16, each engine in a process of its own, in the environment of
-`make integrations` (vllm), which the first call makes. A second is one of the clock, and beside it one of the processor
-where the engine is in the process: on a machine with other work the second of the two is the one to compare.
+The bundled model in float32 and bfloat16, each engine in a process of its own, in the environment in which
+`make integrations` tests vLLM, which the first call makes and tests. A second is one of the clock, and beside it one of
+the processor where the engine is in the process: on a machine with other work compare the latter.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
+ENVIRONMENTS = ROOT / "tests" / "integrations" / "environments.py"
+PYTHON = ROOT / ".parity" / "integration-vllm" / "bin" / "python"
 INSIDE = "--inside"
 ENGINES = ("local", "vllm", "vllm_server")
 
@@ -34,14 +36,12 @@ def main() -> None:
     parser.add_argument("--engines", nargs="*", default=ENGINES, choices=ENGINES)
     parser.add_argument("--dtypes", nargs="*", default=("float32", "bfloat16"))
     given = parser.parse_args()
-    sys.path.insert(0, str(ROOT / "tests" / "integrations"))
-    from environments import made
-
-    python = made("vllm")
+    if not (PYTHON.parent.parent / "installed").exists():
+        subprocess.run([sys.executable, ENVIRONMENTS, "vllm"], check=True)
     for dtype in given.dtypes:
         for engine in given.engines:
             job = json.dumps({**vars(given), "engine": engine, "dtype": dtype})
-            subprocess.run([python, __file__, INSIDE, job], check=True)
+            subprocess.run([PYTHON, __file__, INSIDE, job], check=True)
 
 
 def inside(job: dict[str, Any]) -> None:

@@ -246,7 +246,7 @@ def test_a_server_that_is_gone_for_good_stops_the_run(policy, prompts, folder, r
             "--logprobs-mode is processed_logprobs, expected raw_logprobs",
         ),
         ({"dtype": "torch.bfloat16"}, "--dtype is bfloat16, expected float32"),
-        ({"max_model_len": 32}, "--max-model-len is 32, expected at least 64"),
+        ({"max_model_len": 32}, "--max-model-len is 32, expected at least 63"),
     ],
 )
 def test_a_server_with_other_options_is_refused(policy, folder, running, changes, match):

@@ -13,7 +13,7 @@ import torch
 from grouprl.errors import MissingDependency, RolloutError
 from grouprl.policy import EncodedPrompt, Policy
 from grouprl.rollout.sampling import Sampling
-from grouprl.rollout.vllm_options import VllmOptions, with_defaults
+from grouprl.rollout.vllm_options import VllmOptions, check_started, with_defaults
 from grouprl.rollout.vllm_requests import Request, Sampled, make_groups, make_requests
 from grouprl.rollout.vllm_weights import FileHandOver, HandOver, TensorHandOver
 from grouprl.types import Group
@@ -41,7 +41,17 @@ class VllmEngine:
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # else the model lives in another process
         self._policy, self._dtype = policy, getattr(torch, options.dtype)
         self._llm: Any = _start(options)
-        workers = self._llm.llm_engine.vllm_config.parallel_config.world_size
+        config = self._llm.llm_engine.vllm_config
+        check_started(
+            "vllm",
+            options,
+            logprobs_mode=config.model_config.logprobs_mode,
+            dtype=config.model_config.dtype,
+            backend=config.weight_transfer_config and config.weight_transfer_config.backend,
+            max_model_len=config.model_config.max_model_len,
+            advice="take that out of vllm_args",
+        )
+        workers = config.parallel_config.world_size
         self._client = _Within(self._llm)
         self._hand_over: HandOver = TensorHandOver() if workers == 1 else FileHandOver()
         self._hand_over.open(self._client, policy, self._dtype)

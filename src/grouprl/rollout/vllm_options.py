@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from grouprl.errors import RolloutError
 from grouprl.policy import Policy
 from grouprl.policy.bundled import BUNDLED, BUNDLED_FOLDER, bundled_model
 from grouprl.policy.lora import base_of
@@ -53,6 +54,40 @@ class VllmOptions:
             f"--weight-transfer-config={json.dumps({'backend': self.backend})}",
             *self.extra,
         ]
+
+
+def check_started(
+    where: str,
+    options: VllmOptions,
+    *,
+    logprobs_mode: object,
+    dtype: object,
+    backend: object,
+    max_model_len: object,
+    advice: str,
+) -> None:
+    """Refuse an engine whose answers would not be what they are taken for.
+
+    Args:
+        where: The engine, for the message.
+        options: What is wanted.
+        logprobs_mode, dtype, backend, max_model_len: What it has.
+        advice: What to do where something differs.
+
+    Raises:
+        RolloutError: Something differs.
+    """
+    for name, found, wanted in (
+        ("--logprobs-mode", logprobs_mode, options.logprobs_mode),
+        ("--dtype", str(dtype).removeprefix("torch."), options.dtype),
+        ("--weight-transfer-config backend", backend, options.backend),
+    ):
+        if found != wanted:
+            raise RolloutError(f"{where}: {name} is {found}, expected {wanted}; {advice}")
+    if isinstance(max_model_len, int) and max_model_len < options.longest - 1:
+        raise RolloutError(
+            f"{where}: --max-model-len is {max_model_len}, expected at least {options.longest - 1}; {advice}"
+        )
 
 
 def longest_of(policy: Policy, lengths: Sequence[int], max_new_tokens: int) -> int:

@@ -16,7 +16,7 @@ from grouprl.errors import RolloutError
 from grouprl.policy import EncodedPrompt, Policy
 from grouprl.rollout.sampling import Sampling
 from grouprl.rollout.vllm_http import ServerAway, VllmClient, checked_url
-from grouprl.rollout.vllm_options import VllmOptions, with_defaults
+from grouprl.rollout.vllm_options import VllmOptions, check_started, with_defaults
 from grouprl.rollout.vllm_process import ServerProcess, serve_command
 from grouprl.rollout.vllm_requests import Request, Sampled, make_groups, make_requests
 from grouprl.rollout.vllm_weights import FileHandOver, HandOver, NcclHandOver
@@ -278,25 +278,15 @@ class VllmServerEngine:
         """Refuse a server whose answers would not be what they are taken for."""
         model, transfer = info.get("model_config"), info.get("weight_transfer_config")
         model = model if isinstance(model, dict) else {}
-        backend = transfer.get("backend") if isinstance(transfer, dict) else None
-        found = {
-            "--logprobs-mode": model.get("logprobs_mode"),
-            "--dtype": str(model.get("dtype")).removeprefix("torch."),
-            "--weight-transfer-config backend": backend,
-        }
-        wanted = (self._options.logprobs_mode, self._options.dtype, self._options.backend)
-        for (name, value), expected in zip(found.items(), wanted):
-            if value != expected:
-                raise RolloutError(
-                    f"vllm server {self._client.shown}: {name} is {value}, expected {expected}; start it with: "
-                    f"{self._advice()}"
-                )
-        longest = model.get("max_model_len")
-        if isinstance(longest, int) and longest < self._options.longest - 1:
-            raise RolloutError(
-                f"vllm server {self._client.shown}: --max-model-len is {longest}, expected at least "
-                f"{self._options.longest}; start it with: {self._advice()}"
-            )
+        check_started(
+            f"vllm server {self._client.shown}",
+            self._options,
+            logprobs_mode=model.get("logprobs_mode"),
+            dtype=model.get("dtype"),
+            backend=transfer.get("backend") if isinstance(transfer, dict) else None,
+            max_model_len=model.get("max_model_len"),
+            advice=f"start it with: {self._advice()}" if self._url else "take that out of vllm_args",
+        )
 
     def _advice(self) -> str:
         words = " ".join(f"'{w}'" if "{" in w else w for w in self._options.words())
