@@ -165,16 +165,22 @@ def test_an_answer_that_another_try_would_not_mend_stops_at_once(engine, policy,
     assert calls(folder).count("/init_weight_transfer_engine") == 1
 
 
-def test_an_interrupt_hangs_up(engine, policy, prompts, folder):
-    """Ctrl-C in the main thread, while answers take their time."""
+@pytest.mark.parametrize("after_s", [0.0, 0.5])
+def test_an_interrupt_hangs_up(engine, policy, prompts, folder, after_s):
+    """Ctrl-C in the main thread, as requests begin and while answers take their time. Then the engine is as it was."""
     engine.take_weights(policy)
-    (folder / "late").write_text("20")
-    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+    (folder / "late").write_text("60")
+
+    def interrupted():
+        threading.Timer(after_s, os.kill, (os.getpid(), signal.SIGINT)).start()
+        sample(engine, prompts)
+
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        sample(engine, prompts)
-    assert time.monotonic() - started < 15
+        interrupted()
+    assert time.monotonic() - started < 50
+    (folder / "late").unlink()
+    assert len(sample(engine, prompts)) == 6
 
 
 def test_the_server_ends_with_the_engine(engine):

@@ -42,6 +42,7 @@ class VllmClient:
         self.timeout_s = timeout_s
         self._key = os.environ.get(MODEL_KEY, "").strip()
         self._open: set[http.client.HTTPConnection] = set()
+        self._hung_up = False
         self._lock = threading.Lock()
 
     # What is sampled
@@ -137,18 +138,29 @@ class VllmClient:
             ) from None
 
     def hang_up(self) -> None:
-        """End every call that is under way: whoever waits for it gets ServerAway, and the server drops the request."""
+        """End every call that is under way or begins, until `pick_up`: whoever waits for it gets ServerAway, and the
+        server drops the request."""
         with self._lock:
+            self._hung_up = True
             for connection in self._open:
                 if connection.sock is not None:
                     with suppress(OSError):
                         connection.sock.shutdown(socket.SHUT_RDWR)
+
+    def pick_up(self) -> None:
+        """Let calls through again."""
+        with self._lock:
+            self._hung_up = False
 
     def _exchange(self, method: str, target: str, body: Any, timeout_s: float) -> tuple[int, bytes]:
         connection = self._connection(timeout_s)
         with self._lock:
             self._open.add(connection)
         try:
+            connection.connect()
+            with self._lock:
+                if self._hung_up:
+                    raise ConnectionAbortedError("hung up")
             content = None if body is None else json.dumps(body, allow_nan=False).encode()
             connection.request(method, f"{self._parts.path.rstrip('/')}{target}", content, self._headers())
             answer = connection.getresponse()

@@ -167,6 +167,7 @@ class VllmServerEngine:
         missing = [i for i in range(len(requests)) if i not in answers]
         if not missing:
             return None
+        self._client.pick_up()
         pool = ThreadPoolExecutor(min(CONCURRENCY, len(missing)))
         problem = None
         try:
