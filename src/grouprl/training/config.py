@@ -23,6 +23,7 @@ from grouprl.training.engines import check_engine
 from grouprl.training.objective import check_objective
 from grouprl.training.sampling import check_sampling
 from grouprl.training.staleness import check_staleness
+from grouprl.training.vllm_config import VllmConfig
 from grouprl.training.weights import check_weights
 
 Count = Annotated[int, Ge(1)]
@@ -60,28 +61,6 @@ class RolloutConfig:
     0: sampling and training take turns."""
     sampler_threads: CountOrOff = 0
     """With max_staleness = 1 on a CPU: threads that sample while the others train; 0 for half of them."""
-
-
-@dataclass(frozen=True)
-class VllmConfig:
-    """How vLLM runs, where it is the engine (docs/vllm.md)."""
-
-    vllm_url: str = ""
-    """A server that runs already, http://127.0.0.1:8000; where empty, the engine vllm_server starts one."""
-    vllm_allow_remote: bool = False
-    """Allow a vllm_url that is not on this machine: prompts and weights go there, unencrypted with http://."""
-    vllm_python: str = ""
-    """The interpreter that a server is started with, of an environment that has vllm and grouprl; empty: this one."""
-    vllm_devices: str = ""
-    """CUDA_VISIBLE_DEVICES of a server that is started, such as "1,2"; empty: as here."""
-    vllm_memory: Annotated[float, Gt(0), Le(1)] = 0.3
-    """Share of its devices' memory that vLLM may take, weights and cache; of a machine without them, of its memory."""
-    vllm_args: tuple[str, ...] = ()
-    """Further words of vLLM's command line, such as "--tensor-parallel-size=2"."""
-    vllm_transfer: Literal["files", "nccl"] = "files"
-    """How a server gets the weights: through files in shared memory, or over NCCL between GPUs."""
-    vllm_timeout_s: Positive = 600.0
-    """Seconds for a server to start, and for one request to it."""
 
 
 @dataclass(frozen=True)
