@@ -1,11 +1,21 @@
-"""Which engine a configuration gives, and what it refuses."""
+"""Which engine a configuration gives, what it refuses, and what becomes of a run whose engine is gone."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 import tiny
+import tomli_w
 import torch
 
+from grouprl.cli.main import main
 from grouprl.errors import ConfigError, MissingDependency
-from grouprl.rollout import LocalEngine
+from grouprl.rollout import LocalEngine, vllm_server
+from grouprl.rollout.vllm_http import VllmClient
+from grouprl.rollout.vllm_weights import free_port
 from grouprl.training import Config, config_from_dict, train
 from grouprl.training.engines import check_engine_packages, make_engine, reserved_share
 from grouprl.training.memory import fit_micro_batch
@@ -42,6 +52,10 @@ def test_the_default_is_the_local_engine(tmp_path):
         ),
         (
             {"rollout": {"engine": "vllm"}, "vllm": {"vllm_url": URL}},
+            "expected 'vllm_server', which alone asks",
+        ),
+        (
+            {"rollout": {"engine": "vllm"}, "vllm": {"vllm_devices": "1"}},
             "expected 'vllm_server', which alone asks",
         ),
         (
@@ -144,3 +158,62 @@ def test_what_is_reserved_is_not_free(monkeypatch):
     assert fit_micro_batch(policy, sampler_copy=False).free == 5 * 2**30
     assert fit_micro_batch(policy, sampler_copy=False, reserved_share=0.3).free == 2 * 2**30
     assert fit_micro_batch(policy, sampler_copy=False, reserved_share=0.9).free == 0
+
+
+@pytest.fixture
+def server(tmp_path):
+    """The URL of what speaks as vLLM's server, and the folder that says what happens to it."""
+    model = {"logprobs_mode": "raw_logprobs", "dtype": "torch.float32", "max_model_len": 4096}
+    info = {"vllm_config": {"model_config": model, "weight_transfer_config": {"backend": "grouprl"}}}
+    (tmp_path / "server_info.json").write_text(json.dumps(info))
+    port = free_port()
+    stand_in = Path(__file__).parent.parent / "rollout" / "vllm_stand_in.py"
+    process = subprocess.Popen([sys.executable, stand_in, str(port), str(tmp_path)])
+    url = f"http://127.0.0.1:{port}"
+    while not VllmClient(url, timeout_s=5).healthy():
+        time.sleep(0.05)
+    yield url, tmp_path
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def run_of_four_completions_a_step(server):
+    """Its configuration's file, and its folder."""
+    url, folder = server
+    tiny.save(folder / "model")
+    table = {
+        "model": str(folder / "model"),
+        "device": "cpu",
+        "steps": 3,
+        "output_dir": str(folder / "run"),
+        "rollout": {"engine": "vllm_server", "prompts_per_step": 4, "group_size": 2, "max_new_tokens": 4},
+        "vllm": {"vllm_url": url},
+        "evaluation": {"eval_prompts": 0},
+    }
+    path = folder / "config.toml"
+    path.write_text(tomli_w.dumps(table))
+    return path, folder / "run"
+
+
+def test_a_server_trains_and_is_left_running(server, run_of_four_completions_a_step):
+    path, run = run_of_four_completions_a_step
+    assert main(["train", str(path)]) == 0
+    assert len((run / "metrics.jsonl").read_text().splitlines()) == 3
+    assert VllmClient(server[0], timeout_s=5).healthy()
+    calls = (server[1] / "calls").read_text().split()
+    assert calls.count("/start_weight_update") == calls.count("/reset_prefix_cache") == 3
+
+
+def test_a_server_that_is_gone_stops_the_run_with_a_checkpoint(
+    server, run_of_four_completions_a_step, monkeypatch, capsys
+):
+    """In the middle of the third step: exit code 1, one line, two steps saved."""
+    path, run = run_of_four_completions_a_step
+    monkeypatch.setattr(vllm_server, "PAUSES_S", (0.05,))
+    (server[1] / "die-10").touch()
+    assert main(["train", str(path)]) == 1
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said.startswith("grouprl: vllm server http://127.0.0.1")
+    assert "step 2 is saved: go on with grouprl train --resume" in said
+    assert [p.name for p in (run / "checkpoints").iterdir()] == ["step_00002"]

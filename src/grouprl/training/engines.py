@@ -40,9 +40,9 @@ def check_engine(config: Config, where: str) -> None:
             "weights in 4 bits cannot be handed over; take engine = 'local'",
         ),
         (
-            rollout.engine == "vllm" and bool(vllm.vllm_url),
-            "vllm.vllm_url with rollout.engine = 'vllm', expected 'vllm_server', which alone asks a server; correct "
-            "one of them",
+            rollout.engine == "vllm" and bool(vllm.vllm_url or vllm.vllm_python or vllm.vllm_devices),
+            "vllm_url, vllm_python or vllm_devices with rollout.engine = 'vllm', expected 'vllm_server', which alone "
+            "asks a server; correct one of them",
         ),
         (
             bool(vllm.vllm_url) and bool(vllm.vllm_args or vllm.vllm_python or vllm.vllm_devices),
