@@ -7,7 +7,6 @@ follows is another text.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -17,19 +16,23 @@ import time
 from pathlib import Path
 
 import pytest
+import tiny
 import torch
 
 pytest.importorskip("vllm")
 
-import tiny
+import tomli_w
 
 from grouprl.cli.main import main
 from grouprl.errors import RolloutError
 from grouprl.policy.lora import attach_adapter
 from grouprl.rollout import LocalEngine, Sampling
 from grouprl.rollout.vllm_engine import VllmEngine
+from grouprl.rollout.vllm_http import VllmClient
 from grouprl.rollout.vllm_options import VllmOptions
+from grouprl.rollout.vllm_process import SERVE
 from grouprl.rollout.vllm_server import VllmServerEngine
+from grouprl.rollout.vllm_weights import free_port
 from grouprl.training import train
 from grouprl.types import Prompt
 
@@ -336,7 +339,6 @@ def test_two_steps_of_training(model, tmp_path, engine):
         assert metrics["groups_with_advantage_share"] > 0
         assert metrics["grad_norm"] > 0
         assert metrics["sampler_weight_mean"] == pytest.approx(1.0, abs=1e-3)
-        assert metrics["kl_sampler"] == pytest.approx(0.0, abs=1e-5) if "kl_sampler" in metrics else True
     assert [e["step"] for e in run.evaluations] == [0, 2]
     assert (run.path / "vllm.log").exists() == (engine == "vllm_server")
 
@@ -377,10 +379,7 @@ def test_a_server_that_is_gone_for_good_stops_the_run_with_a_checkpoint(model, t
         "rollout": {"engine": "vllm_server", "prompts_per_step": 2, "group_size": 2, "max_new_tokens": 8},
         "evaluation": {"eval_prompts": 0},
     }
-    socket_free = importlib.import_module("grouprl.rollout.vllm_weights").free_port()
-    from grouprl.rollout.vllm_http import VllmClient
-    from grouprl.rollout.vllm_process import SERVE
-
+    port = free_port()
     words = VllmOptions(str(model), "float32", "raw_logprobs", LONGEST, extra=EXTRA).words()
     server = subprocess.Popen(
         [
@@ -390,7 +389,7 @@ def test_a_server_that_is_gone_for_good_stops_the_run_with_a_checkpoint(model, t
             "serve",
             str(model),
             "--host=127.0.0.1",
-            f"--port={socket_free}",
+            f"--port={port}",
             *words,
         ],
         env=os.environ | {"VLLM_SERVER_DEV_MODE": "1", "VLLM_LOGGING_LEVEL": "ERROR"},
@@ -398,15 +397,12 @@ def test_a_server_that_is_gone_for_good_stops_the_run_with_a_checkpoint(model, t
     )
     run = tmp_path / "run"
     try:
-        client = VllmClient(f"http://127.0.0.1:{socket_free}", timeout_s=60)
+        client = VllmClient(f"http://127.0.0.1:{port}", timeout_s=60)
         while not client.healthy():
             assert server.poll() is None
             time.sleep(0.5)
-        path = tmp_path / "config.json"
-        import tomli_w
-
         path = tmp_path / "config.toml"
-        config["vllm"] = {"vllm_url": f"http://127.0.0.1:{socket_free}"}
+        config["vllm"] = {"vllm_url": f"http://127.0.0.1:{port}"}
         path.write_text(tomli_w.dumps(config))
         program = [sys.executable, "-m", "grouprl.cli.main", "train", str(path), "--output-dir", str(run)]
         training = subprocess.Popen(program, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
