@@ -132,6 +132,44 @@ def test_a_server_that_dies_is_started_once_more_with_the_weights_of_now(
     assert calls(folder).count("/init_weight_transfer_engine") == 2
 
 
+def test_a_server_that_samples_beside_training_gets_the_weights_back_that_it_had(
+    policy, prompts, folder, monkeypatch
+):
+    """Not those that training has made since."""
+    monkeypatch.setattr(
+        vllm_server,
+        "serve_command",
+        lambda python, model, words, socket: [sys.executable, str(STAND_IN), str(socket), str(folder)],
+    )
+    engine = VllmServerEngine(policy, OPTIONS, own_weights=True, log=folder / "vllm.log", timeout_s=30)
+    engine.take_weights(policy)
+    undisturbed = sample(engine, prompts)
+    policy.model.lm_head.weight.data.add_(1.0)
+    (folder / "die-8").touch()
+    assert sample(engine, prompts) == undisturbed
+    assert calls(folder).count("/init_weight_transfer_engine") == 2
+    engine.take_weights(policy)
+    assert sample(engine, prompts) != undisturbed
+    engine.close()
+
+
+def test_what_is_told_of_progress_may_end_the_call(engine, policy, prompts, folder):
+    """As a run does with work that it has given up: in a second or so, though no answer has come."""
+    engine.take_weights(policy)
+    (folder / "late").write_text("60")
+
+    class Enough(BaseException):
+        pass
+
+    def progress(done, total):
+        raise Enough
+
+    started = time.monotonic()
+    with pytest.raises(Enough):
+        sample(engine, prompts, progress=progress)
+    assert time.monotonic() - started < 50
+
+
 def test_a_server_that_dies_again_stops_the_run(engine, policy, prompts, folder):
     engine.take_weights(policy)
     (folder / "die-2").touch()

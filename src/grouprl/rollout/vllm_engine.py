@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 
@@ -124,13 +125,13 @@ class VllmEngine:
             try:
                 while self._llm.llm_engine.has_unfinished_requests():
                     for output in self._llm.llm_engine.step():
-                        if not output.finished:
-                            continue
-                        done[int(output.request_id)] = [_sampled(c) for c in output.outputs]
-                        if progress is not None:
-                            progress(len(done) * group_size, len(requests) * group_size)
-            except KeyboardInterrupt:
-                self._llm.llm_engine.abort_request(ids, internal=True)
+                        if output.finished:
+                            done[int(output.request_id)] = [_sampled(c) for c in output.outputs]
+                    if progress is not None:
+                        progress(len(done) * group_size, len(requests) * group_size)
+            except BaseException:  # an interrupt, or work that was given up
+                with suppress(Exception):
+                    self._llm.llm_engine.abort_request(ids, internal=True)
                 raise
         except Exception as error:
             raise RolloutError(f"vllm: it failed while it sampled ({_one_line(error)})") from error

@@ -24,6 +24,8 @@ from grouprl.types import Group
 
 CONCURRENCY = 256
 """Most requests at a time, each of a whole group; vLLM makes batches of them."""
+REPORT_S = 1.0
+"""How often progress is told, where none is made, too: who hears it may want an end."""
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Between tries of a server that does not answer: someone may start it again."""
 
@@ -39,6 +41,8 @@ class VllmServerEngine:
     Args:
         policy: What is trained; its tokenizer and stop tokens are used.
         options: What the server is started with, and what one that runs already is compared with.
+        own_weights: Keep a copy of what was handed over: where it samples while the policy's weights change, so that a
+            server that is recovered gets those that it had.
         url: Of a server that runs already; "" starts one.
         allow_remote: Whether the URL may lead off this machine.
         python: The interpreter that starts the server; "" is this one.
@@ -56,6 +60,7 @@ class VllmServerEngine:
         policy: Policy,
         options: VllmOptions,
         *,
+        own_weights: bool = False,
         url: str = "",
         allow_remote: bool = False,
         python: str = "",
@@ -66,7 +71,9 @@ class VllmServerEngine:
     ) -> None:
         if url:
             checked_url(url, allow_remote=allow_remote)
-        self._policy, self._options, self._dtype = policy, options, getattr(torch, options.dtype)
+        self._options, self._dtype = options, getattr(torch, options.dtype)
+        self._policy = policy.copy(self._dtype) if own_weights else policy
+        self._own_weights = own_weights
         self._url, self._python, self._devices, self._log = url, python, devices, log
         self._timeout_s, self._progress = timeout_s, progress
         self._process: ServerProcess | None = None
@@ -128,7 +135,10 @@ class VllmServerEngine:
         Raises:
             RolloutError: The server did not take them, nor when it was started again.
         """
-        self._policy = policy
+        if self._own_weights:
+            self._policy.take_weights(policy)
+        else:
+            self._policy = policy
         try:
             self._send()
         except ServerAway as away:
@@ -175,7 +185,7 @@ class VllmServerEngine:
                 pool.submit(self._client.complete, requests[i]): i for i in missing
             }
             while waiting:
-                done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+                done, _ = wait(waiting, REPORT_S, return_when=FIRST_COMPLETED)
                 for future in done:
                     number = waiting.pop(future)
                     try:

@@ -57,8 +57,7 @@ class RolloutConfig:
     sampler_dtype: Literal["float32", "bfloat16"] = "float32"
     """Weights of the sampler. bfloat16 is a rounded copy: faster, and what it samples is corrected for in the loss."""
     max_staleness: Annotated[int, Ge(0), Le(1)] = 0
-    """1: draw a step's completions while the step before trains, by weights one update old; the loss corrects for it.
-    0: sampling and training take turns."""
+    """1: draw a step's completions while the step before trains, by weights one update old, corrected for; 0: in turns."""
     sampler_threads: CountOrOff = 0
     """With max_staleness = 1 on a CPU: threads that sample while the others train; 0 for half of them."""
 
@@ -132,8 +131,7 @@ class ObjectiveConfig:
     """Weight of the entropy bonus in the loss."""
     correction: Literal["auto", "off", "truncated", "masked"] = "auto"
     """Weight a token's loss by π_trainer / π_sampler, held below correction_high or left out beyond the bounds. auto
-    truncates where sampler or trainer compute in bfloat16 or vLLM samples, with max_staleness, and for reinforce with
-    several updates."""
+    truncates where the two differ: bfloat16, vLLM, max_staleness, reinforce with several updates."""
     correction_level: Literal["token", "sequence"] = "token"
     """Weigh each token by its own ratio, or by the product over its completion."""
     correction_low: NonNegative = 0.0

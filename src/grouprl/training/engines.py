@@ -101,7 +101,8 @@ def make_engine(
         policy: What is trained.
         folder: The run's, for the server's log.
         prompts: All that will be sampled for: the longest decides how long a sequence may be.
-        own_weights: Whether the policy is going to be shared out over ranks; see `LocalEngine`.
+        own_weights: Whether the policy's weights change while it samples, or are going to be shared out over ranks;
+            see `LocalEngine`.
         progress: Told (what, done, total) while it starts.
 
     Raises:
@@ -137,6 +138,7 @@ def make_engine(
     return VllmServerEngine(
         policy,
         options,
+        own_weights=own_weights,
         url=vllm.vllm_url,
         allow_remote=vllm.vllm_allow_remote,
         python=vllm.vllm_python,

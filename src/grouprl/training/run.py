@@ -424,7 +424,10 @@ def _prepare(policy: Policy, config: Config, ranks: Ranks | None = None) -> tupl
 
 
 def _sampler_bytes(rollout: RolloutConfig) -> int:
-    """Of each weight in the sampler's copy, 0 where it uses those that are trained."""
+    """Of each weight in the sampler's copy, 0 where it uses those that are trained. vLLM's own weights are in the share
+    that is reserved for it."""
+    if rollout.engine == "vllm" or (rollout.engine == "vllm_server" and not rollout.max_staleness):
+        return 0
     if rollout.sampler_dtype == "bfloat16":
         return 2
     return 4 if rollout.max_staleness else 0
