@@ -319,16 +319,25 @@ def even(completions, **_):
     return [float(len(text) % 2) for text in completions]
 
 
-@pytest.mark.parametrize("engine", ["vllm", "vllm_server"])
-def test_two_steps_of_training(model, tmp_path, engine):
-    """The second step's completions come of the first one's update, and the trainer's log-probs of the sampler's."""
+@pytest.mark.parametrize(
+    ("engine", "max_staleness"), [("vllm", 0), ("vllm", 1), ("vllm_server", 0), ("vllm_server", 1)]
+)
+def test_two_steps_of_training(model, tmp_path, engine, max_staleness):
+    """The second step's completions come of the first one's update, and the trainer's log-probs are the sampler's; with
+    max_staleness they are drawn beside it, by weights one update old."""
     run = train(
         {
             "model": str(model),
             "steps": 2,
             "device": "cpu",
             "output_dir": str(tmp_path / "run"),
-            "rollout": {"engine": engine, "prompts_per_step": 4, "group_size": 4, "max_new_tokens": 8},
+            "rollout": {
+                "engine": engine,
+                "prompts_per_step": 4,
+                "group_size": 4,
+                "max_new_tokens": 8,
+                "max_staleness": max_staleness,
+            },
             "vllm": {"vllm_args": list(EXTRA)},
             "optimizer": {"lr": 0.01},
             "evaluation": {"eval_prompts": 2, "eval_samples": 2},
@@ -338,7 +347,8 @@ def test_two_steps_of_training(model, tmp_path, engine):
     for metrics in run.metrics:
         assert metrics["groups_with_advantage_share"] > 0
         assert metrics["grad_norm"] > 0
-        assert metrics["sampler_weight_mean"] == pytest.approx(1.0, abs=1e-3)
+        fresh = not max_staleness or metrics["step"] == 1
+        assert (metrics["sampler_weight_mean"] == pytest.approx(1.0, abs=1e-3)) == fresh
     assert [e["step"] for e in run.evaluations] == [0, 2]
     assert (run.path / "vllm.log").exists() == (engine == "vllm_server")
 

@@ -155,9 +155,9 @@ def test_what_is_reserved_is_not_free(monkeypatch):
     monkeypatch.setattr("grouprl.training.memory.free_memory", lambda device: 5 * 2**30)
     monkeypatch.setattr("grouprl.training.memory.total_memory", lambda device: 10 * 2**30)
     policy = tiny.policy()
-    assert fit_micro_batch(policy, sampler_copy=False).free == 5 * 2**30
-    assert fit_micro_batch(policy, sampler_copy=False, reserved_share=0.3).free == 2 * 2**30
-    assert fit_micro_batch(policy, sampler_copy=False, reserved_share=0.9).free == 0
+    assert fit_micro_batch(policy, sampler_bytes=0).free == 5 * 2**30
+    assert fit_micro_batch(policy, sampler_bytes=0, reserved_share=0.3).free == 2 * 2**30
+    assert fit_micro_batch(policy, sampler_bytes=0, reserved_share=0.9).free == 0
 
 
 @pytest.fixture

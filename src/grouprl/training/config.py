@@ -57,7 +57,7 @@ class RolloutConfig:
     sampler_dtype: Literal["float32", "bfloat16"] = "float32"
     """Weights of the sampler. bfloat16 is a rounded copy: faster, and what it samples is corrected for in the loss."""
     max_staleness: Annotated[int, Ge(0), Le(1)] = 0
-    """1: draw a step's completions while the step before trains, by weights one update old, corrected for; 0: in turns."""
+    """1: draw a step's completions while the step before trains, by weights one update old, corrected for; 0: turns."""
     sampler_threads: CountOrOff = 0
     """With max_staleness = 1 on a CPU: threads that sample while the others train; 0 for half of them."""
 
