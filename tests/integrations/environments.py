@@ -137,7 +137,10 @@ def dependencies() -> str:
 def frozen(python: Path) -> str:
     """Every version in an environment, as constraints for pip: without grouprl, and without local build names."""
     listed = subprocess.run(
-        [python, "-m", "pip", "freeze", "--exclude", "grouprl"], check=True, capture_output=True, text=True
+        [python, "-m", "pip", "freeze", "--all", "--exclude", "grouprl", "--exclude", "pip"],
+        check=True,
+        capture_output=True,
+        text=True,
     ).stdout
     lines = [re.sub(r"\+.*", "", line) for line in listed.splitlines() if "==" in line]
     return "\n".join(lines) + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -17,12 +18,13 @@ KNOWN = tomllib.loads((environments.HERE / "environments.toml").read_text("utf-8
 
 
 def test_each_holds_what_is_tested_and_has_tests_and_pins():
-    """slime is not to be had from pip, so its tests run without it."""
-    assert set(KNOWN) == {name for name, framework in FRAMEWORKS.items() if framework.tested}
+    """slime is not to be had from pip, so its tests run without it. vLLM is no framework round grouprl."""
+    assert set(KNOWN) - {"vllm"} == {name for name, framework in FRAMEWORKS.items() if framework.tested}
     for name, about in KNOWN.items():
-        framework = FRAMEWORKS[name]
-        assert f"{framework.package}=={framework.tested[-1]}" == about["alone"][0]
         assert (environments.HERE / f"test_{name}.py").is_file()
+        if name in FRAMEWORKS:
+            framework = FRAMEWORKS[name]
+            assert f"{framework.package}=={framework.tested[-1]}" == about["alone"][0]
 
 
 @pytest.mark.parametrize("name", KNOWN)
@@ -35,7 +37,7 @@ def test_the_pins_hold_what_is_asked_for(name):
     pinned = {one.lower().replace("_", "-"): version for one, version in pinned.items()}
     about = KNOWN[name]
     for wanted in about["needs"] + (about["alone"] if name != "trl" else []):
-        package, _, version = wanted.lower().partition("==")
+        package, _, version = re.sub(r"\[.*\]", "", wanted.lower()).partition("==")
         assert package.replace("_", "-") in pinned, wanted
         assert not version or pinned[package.replace("_", "-")] == version, wanted
 
