@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 from grouprl.errors import ConfigError, RewardError
 from grouprl.policy import EncodedPrompt
 from grouprl.tasks import Scores
-from grouprl.training import Listener, config_from_dict, resume, train
+from grouprl.training import Listener, config_from_dict, overlap, resume, train
 from grouprl.training.checkpoint import DamagedCheckpoint, read_state
 from grouprl.training.collected import Collected
 from grouprl.training.interrupts import Interrupted, Interrupts
@@ -584,6 +584,31 @@ def test_an_interrupt_while_waiting_leaves_the_batch_where_it_was():
         assert drawing.batch(1) is sampled
         assert drawing.batch(2) is None
     assert arrived == [1]
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_what_was_given_up_is_waited_for_but_not_long(monkeypatch, ends):
+    """It ends at the next telling; a reward that does not come back is left behind without a word."""
+    monkeypatch.setattr(overlap, "PATIENCE_S", 60 if ends else 0.01)
+    begun, let_go, said = threading.Event(), threading.Event(), []
+
+    def draw():
+        begun.set()
+        if not ends:
+            let_go.wait(60)
+        while True:
+            Endable(Listener()).stage("rollout", 0, 1)
+
+    drawing = Ahead(arrived=lambda: None, interrupts=Interrupts(), device=torch.device("cpu"))
+    drawing.start(draw, threads=None)
+    assert begun.wait(60)
+    drawing.give_up()
+    drawing.close(said.append)
+    left = [t for t in threading.enumerate() if isinstance(t, Work)]
+    assert (len(left), said) == (0 if ends else 1, [])
+    let_go.set()
+    for thread in left:
+        assert thread.wait(60)
 
 
 def test_threads_are_set_for_one_thread_alone():

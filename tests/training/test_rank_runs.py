@@ -159,15 +159,55 @@ def test_sharded_weights_go_on_on_any_number_of_ranks(place, alone):
     same_model(run, alone)
 
 
-def test_options_that_differ_between_ranks_are_refused(place):
-    """Each rank reads the file that stands where it runs."""
+REFUSED = '''
+import os
+
+import torch.distributed as dist
+
+from grouprl.errors import GrouprlError
+from grouprl.training import Listener, resume, train
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+
+
+def refused(act):
+    try:
+        act()
+    except GrouprlError as error:
+        if error.of_rank is None:
+            print(f"rank {rank} says: {error}")
+
+
+class Leaving(Listener):
+    """Raise on rank 0, the only one that is told."""
+
+    def checkpointed(self, step, path):
+        raise KeyboardInterrupt
+
+
+refused(lambda: train({"model": MODEL, "steps": 1 + rank, "device": "cpu", "output_dir": "differ"}))
+refused(lambda: resume("alone"))
+try:
+    resume("stopped", overrides={"steps": 4}, listener=Leaving())
+except KeyboardInterrupt:
+    print(f"rank {rank} stopped")
+dist.barrier()  # the script's own group is still there
+print(f"rank {rank} has {len(dist.distributed_c10d._world.pg_map)} group")
+'''
+
+
+def test_what_is_refused_is_said_once_and_a_group_from_outside_is_left_as_it_was(place, alone):
+    """In a script with a process group of its own; a listener that stops the run, stops it on all ranks."""
+    train(config_from_dict({**RunFolder(place).config(), "steps": 1, "output_dir": str(place / "stopped")}))
     script = place / "own.py"
-    script.write_text(
-        "import os\nfrom grouprl.training import train\n"
-        f"train({{'model': {str(RunFolder(place).config()['model'])!r}, 'steps': 1 + int(os.environ['RANK']), "
-        "'device': 'cpu', 'output_dir': 'differ'})\n"
-    )
+    script.write_text(REFUSED.replace("MODEL", repr(str(RunFolder(place).config()["model"]))))
     done = launch.torchrun_script(2, script, cwd=place)
-    assert done.returncode != 0
-    assert "rank 1: options or configurations differ from those of rank 0" in done.stderr
+    assert done.returncode == 0, done.stderr
+    lines = sorted(line for line in done.stdout.splitlines() if line.startswith("rank "))
+    assert lines[0] == "rank 0 has 1 group"
+    assert lines[1].startswith("rank 0 says: alone: all 4 steps are done")
+    assert lines[2].startswith("rank 0 says: rank 1: options or configurations differ from those of rank 0")
+    assert lines[3:] == ["rank 0 stopped", "rank 1 has 1 group", "rank 1 stopped"]
     assert not (place / "differ").exists()
+    assert RunFolder(place / "stopped").checkpoints()[-1] == 2

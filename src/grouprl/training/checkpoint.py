@@ -99,13 +99,18 @@ def save_checkpoint(
     with ExitStack() as stack:
         work = ranks.from_first(lambda: stack.enter_context(atomic_dir(path, replace=True)))
         if policy.sharded:
+            ranks.own(lambda: (work / MOMENTS_FOLDER).mkdir(exist_ok=True))  # no rank but sees it
             save_moments(work / MOMENTS_FOLDER, policy, optimizer)
         ranks.from_first(lambda: fill(work))
         ranks.from_first(stack.pop_all().close)
-    if ranks.first:
-        for step in folder.checkpoints()[:-keep]:
-            folder.remove_checkpoint(step)
+    ranks.from_first(lambda: _remove_all_but(folder, keep))
     return path
+
+
+def _remove_all_but(folder: RunFolder, keep: int) -> None:
+    """Leave the newest `keep` checkpoints."""
+    for step in folder.checkpoints()[:-keep]:
+        folder.remove_checkpoint(step)
 
 
 def save_final_model(

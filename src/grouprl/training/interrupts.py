@@ -66,8 +66,8 @@ class Interrupts:
         if not self._in_windows or threading.current_thread() is not threading.main_thread():
             yield
             return
-        self._deferring -= 1
         try:
+            self._deferring -= 1
             if self._pending and not self._deferring:
                 self._pending = False
                 raise Interrupted

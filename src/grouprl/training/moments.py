@@ -30,7 +30,7 @@ STEP = "step"
 
 
 def save_moments(folder: Path, policy: Policy, optimizer: torch.optim.Optimizer) -> None:
-    """Write the moments of a sharded policy. All ranks call it; the folder is on a file system that all see.
+    """Write the moments of a sharded policy. All ranks call it; the folder is there, on a file system that all see.
 
     Raises:
         OSError: On all ranks, where one cannot write.
@@ -40,7 +40,6 @@ def save_moments(folder: Path, policy: Policy, optimizer: torch.optim.Optimizer)
         for name, weight in _trained(policy, optimizer)
         for key, value in optimizer.state.get(weight, {}).items()
     }
-    folder.mkdir(exist_ok=True)
     try:
         save(state, storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True))
     except CheckpointException as error:  # no Exception

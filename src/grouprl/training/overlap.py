@@ -144,6 +144,7 @@ class Ahead:
         self._arrived, self._interrupts = arrived, interrupts
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._work: Work[Sampled] | None = None
+        self._left: Work[Sampled] | None = None
 
     def start(self, draw: Callable[[], Sampled], *, threads: int | None) -> None:
         """Begin to draw a batch; the one before has arrived."""
@@ -169,22 +170,22 @@ class Ahead:
                 self._arrived()
         return self.held if self.held is not None and self.held.step == step else None
 
-    def give_up(self) -> Work[Sampled] | None:
-        """Let what is being drawn end soon, and forget it; the work that may go on for a while."""
-        work, self._work = self._work, None
-        if work is not None:
-            work.give_up()
-        return work
+    def give_up(self) -> None:
+        """Let what is being drawn end soon, and forget it. Its thread may go on for a while; see `close`."""
+        if self._work is not None:
+            self._work.give_up()
+            self._left, self._work = self._work, None
 
     def close(self, said: Callable[[str], None]) -> None:
         """Give up what is being drawn, and wait until its thread has ended: after the next token, or after a reward
-        function. `said` is told where that takes long."""
-        work = self.give_up()
-        if work is not None and not work.wait(PATIENCE_S):
+        function. `said` is told where that takes long. For what was given up before, long is not waited."""
+        asked_to_leave = self._left is not None
+        self.give_up()
+        if self._left is not None and not self._left.wait(PATIENCE_S) and not asked_to_leave:
             said(
                 "a reward function is still running beside this; waiting for its end, interrupt again not to wait"
             )
-            work.wait()
+            self._left.wait()
         torch.set_num_threads(torch.get_num_threads())  # what threads of others begin with, too
 
 

@@ -158,14 +158,7 @@ class Ranks:
         """
         if not self.several:
             return [act()]
-        value, error = None, None
-        try:
-            with self.window():
-                value = act()
-                told = pickle.dumps((None, value))
-        except BaseException as raised:
-            error = raised
-            told = pickle.dumps((Failure.of(raised), None))
+        value, error, told = self._attempt(act)
         answers: list[Any] = [None] * self.size
         self._reach(lambda: dist.all_gather_object(answers, told, group=self._control))
         found = [pickle.loads(answer) for answer in answers]  # noqa: S301  (of this run's own ranks)
@@ -184,15 +177,7 @@ class Ranks:
         """`act()` on rank 0 alone; all get what it gave, or its error. See `each`."""
         if not self.several:
             return act()
-        value, error, told = None, None, b""
-        if self.first:
-            try:
-                with self.window():
-                    value = act()
-                    told = pickle.dumps((None, value))
-            except BaseException as raised:
-                error = raised
-                told = pickle.dumps((Failure.of(raised), None))
+        value, error, told = self._attempt(act) if self.first else (None, None, b"")
         answer = [told]
         self._reach(lambda: dist.broadcast_object_list(answer, src=0, group=self._control))
         failure, theirs = pickle.loads(answer[0])  # noqa: S301  (of this run's own ranks)
@@ -244,6 +229,15 @@ class Ranks:
         if self.several:
             for tensor in tensors:
                 self._reach(partial(dist.broadcast, tensor, src=0))
+
+    def _attempt(self, act: Callable[[], T]) -> tuple[T | None, BaseException | None, bytes]:
+        """What `act` gave or raised here, and what the others are told of it."""
+        try:
+            with self.window():
+                value = act()
+                return value, None, pickle.dumps((None, value))
+        except BaseException as error:
+            return None, error, pickle.dumps((Failure.of(error), None))
 
     def _raise_alike(self, failures: dict[int, Failure], error: BaseException | None) -> None:
         """What all raise, where one of them failed."""
@@ -313,8 +307,10 @@ def joined(config: Config) -> Iterator[Ranks]:
     timeout = timedelta(seconds=config.distributed.distributed_timeout_s)
     if not from_outside:
         _meet(device, timeout)
+    own: list[ProcessGroup | None] = []
     try:
-        control, beside = (dist.new_group(backend="gloo", timeout=timeout) for _ in range(2))
+        own += (dist.new_group(backend="gloo", timeout=timeout) for _ in range(2))
+        control, beside = own
         yield Ranks(
             dist.get_rank(),
             dist.get_world_size(),
@@ -324,9 +320,9 @@ def joined(config: Config) -> Iterator[Ranks]:
             beside=beside,
         )
     finally:
-        if not from_outside:
+        for group in own if from_outside else [None]:  # None: all there are
             with suppress(RuntimeError):  # of ranks that have gone
-                dist.destroy_process_group()
+                dist.destroy_process_group(group)
 
 
 def own_device(name: str, local_rank: int) -> torch.device:

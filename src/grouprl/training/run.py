@@ -99,6 +99,7 @@ def train(
         ConfigError, TaskError, ModelError, RunError: Something given cannot be used. Nothing was trained.
         RewardError, EstimatorError: A reward function, or the estimator, raised or returned the wrong thing; the
             last whole step was saved.
+        LostRank: Of several ranks another one died. With fsdp the last checkpoint is what there is.
     """
     resolved = _resolve(config)
     if not isinstance(task, Task | str | Path | None):
@@ -207,17 +208,7 @@ def _resume(
         ranks.own(lambda: stack.enter_context(folder.lock()) if ranks.first else None)
         listener = ranks.own(lambda: stack.enter_context(_tracked(config, folder, listener, ranks)))
         chosen, advantages = _set_up(config, ranks, task, reward)
-        checkpoint, state, notes = ranks.from_first(lambda: _newest_checkpoint(folder))
-        state = state or TrainingState(task_fingerprint=chosen.fingerprint())
-        if state.task_fingerprint != chosen.fingerprint():
-            raise RunError(
-                f"{folder.path}: the prompts of task {chosen.name!r} are not those it was trained on; restore them, "
-                "or start a new run from its model"
-            )
-        if state.step >= config.steps and ranks.from_first(lambda: final_model_step(folder)) == state.step:
-            raise RunError(
-                f"{folder.path}: all {state.step} steps are done; give --steps with more than that to train on"
-            )
+        checkpoint, state, notes = ranks.from_first(lambda: _where_it_stands(folder, config, chosen))
         curriculum = Curriculum(config.sampling)
 
         def load_states() -> None:
@@ -359,6 +350,28 @@ def _override(saved: Config, overrides: Mapping[str, Any]) -> Config:
                 f"(may change: {', '.join(MAY_CHANGE)})"
             )
     return config
+
+
+def _where_it_stands(
+    folder: RunFolder, config: Config, task: Task
+) -> tuple[Path | None, TrainingState, list[str]]:
+    """The checkpoint that a run goes on from, None where there is none yet; its state, and notes of it.
+
+    Raises:
+        RunError: No checkpoint is intact; the prompts have changed; all steps are done.
+    """
+    checkpoint, state, notes = _newest_checkpoint(folder)
+    state = state or TrainingState(task_fingerprint=task.fingerprint())
+    if state.task_fingerprint != task.fingerprint():
+        raise RunError(
+            f"{folder.path}: the prompts of task {task.name!r} are not those it was trained on; restore them, "
+            "or start a new run from its model"
+        )
+    if state.step >= config.steps and final_model_step(folder) == state.step:
+        raise RunError(
+            f"{folder.path}: all {state.step} steps are done; give --steps with more than that to train on"
+        )
+    return checkpoint, state, notes
 
 
 def _newest_checkpoint(folder: RunFolder) -> tuple[Path | None, TrainingState | None, list[str]]:

@@ -175,16 +175,19 @@ class Trainer:
                 if self.ahead is not None:
                     self.ahead.close(self.listener.warned)
             with suppress(Interrupted), self.interrupts.deferred():  # done: nothing is left to interrupt
-                weights = self.policy.whole_state(keep=self.ranks.first)
-                self.ranks.from_first(
-                    lambda: save_final_model(
-                        self.folder,
-                        self.policy,
-                        step=self.state.step,
-                        merge=self.config.lora.lora_merge,
-                        weights=weights,
-                    )
-                )
+                self._save_final_model()
+
+    def _save_final_model(self) -> None:
+        weights = self.policy.whole_state(keep=self.ranks.first)
+        self.ranks.from_first(
+            lambda: save_final_model(
+                self.folder,
+                self.policy,
+                step=self.state.step,
+                merge=self.config.lora.lora_merge,
+                weights=weights,
+            )
+        )
 
     def _save_before(self, error: BaseException) -> None:
         """Save the last whole step, if the weights are those of one; a failure to must not hide the error."""
@@ -259,9 +262,8 @@ class Trainer:
         groups, scores = sampled.collected.used_groups, sampled.collected.used_scores
         if not groups:
             return EstimatedBatch(sampled, Penalised(scores), NOTHING)
-        if (
-            self.ahead is not None
-        ):  # an estimator that draws: what was drawn since the rewards, depends on the clock
+        if self.ahead is not None:
+            # For an estimator that draws numbers: what was drawn since the rewards depends on the clock.
             seed_everything(self.config.seed, step, ESTIMATING)
         penalised = penalise(scores, groups, self.policy, self.reference, self.config, self.ranks)
         if self.critic is None:
@@ -455,8 +457,9 @@ class Trainer:
         """Save the last whole step, unless it is saved already; with all ranks, or those that are given."""
         if self.state.step == self.saved_step:
             return
+        ranks = ranks or self.ranks
         batch = self.ahead.batch(self.state.step + 1) if self.ahead is not None else None
-        self.listener.stage("checkpoint", 0, 1)
+        ranks.from_first(lambda: self.listener.stage("checkpoint", 0, 1))
         with self.interrupts.deferred():
             path = save_checkpoint(
                 self.folder,
@@ -468,10 +471,10 @@ class Trainer:
                 critic=self.critic,
                 batch=batch,
                 keep=self.config.checkpoint.checkpoint_keep,
-                ranks=ranks or self.ranks,
+                ranks=ranks,
             )
             self.saved_step = self.state.step
-            self.listener.checkpointed(self.state.step, path)
+            ranks.from_first(lambda: self.listener.checkpointed(self.state.step, path))
 
     def _encode(self, prompts: Sequence[Any]) -> list[EncodedPrompt]:
         return self.policy.encode_prompts(

@@ -201,9 +201,8 @@ class _Run:
     def accumulate(self, micro: MicroBatch, denominator: int, *, first_pass: bool) -> None:
         """Add a micro-batch's share of the loss to the gradient, and what there is to know of it."""
         rows = micro.rows
-        ref_logprobs = self._reference_logprobs(
-            rows
-        )  # first, as `take_part` does: forwards may be collective
+        # First the reference, as in `take_part`: forwards may be collective.
+        ref_logprobs = self._reference_logprobs(rows)
         states, logprobs, entropy = self.policy.forward(lambda: self._forward(rows))
         old = self._remembered(rows)
         if old is None and self.config.objective.updates_per_rollout > 1:
