@@ -55,9 +55,21 @@ def main() -> None:
     if arguments.one:
         print(json.dumps(one(**json.loads(arguments.one))))
         return
+    settings = {
+        "command": COMMAND,
+        "steps": arguments.steps,
+        "reward_seconds": arguments.reward_seconds,
+        "machine": describe_machine(torch.device("cpu")),
+    }
     found = json.loads(arguments.out.read_text(encoding="utf-8")) if arguments.out.exists() else {"runs": {}}
-    found |= {"command": COMMAND, "steps": arguments.steps, "reward_seconds": arguments.reward_seconds}
-    found["machine"] = describe_machine(torch.device("cpu"))
+    if other := next((name for name in settings if found.get(name, settings[name]) != settings[name]), None):
+        if not arguments.again:
+            parser.error(
+                f"{arguments.out}: holds runs with {other} = {found[other]!r}, not {settings[other]!r}; --again makes "
+                "all anew, another --out leaves them"
+            )
+        found = {"runs": {}}
+    found |= settings
     for reward in arguments.rewards:
         for seed in arguments.seeds:
             for side in STALENESS:

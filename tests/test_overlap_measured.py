@@ -94,3 +94,24 @@ def test_both_sides_measure_the_same_run_but_for_what_differs(scripts, tiny_mode
     assert turns["wait_s"] == 0 < ahead["wait_s"]
     assert set(turns) == set(ahead) == set(run())
     assert "s a step" in benchmark.said(ahead)
+
+
+def test_runs_of_other_settings_are_not_mixed(scripts, monkeypatch, tmp_path, capsys):
+    """A try of few steps says whose runs are there; with --again they are gone."""
+    module, out = scripts("overlap"), tmp_path / "overlap.json"
+    monkeypatch.setattr(module, "in_a_process", lambda **options: run(seconds=options["steps"]))
+
+    def measure(*options):
+        monkeypatch.setattr(
+            sys, "argv", ["overlap.py", "--out", str(out), "--rewards", "own", "--seeds", *options]
+        )
+        module.main()
+        found = json.loads(out.read_text("utf-8"))
+        return found["steps"], {seed: r["seconds"] for seed, r in found["runs"]["own"]["ahead"].items()}
+
+    assert measure("0", "1", "--steps", "16") == (16, {"0": 16, "1": 16})
+    assert measure("2", "--steps", "16") == (16, {"0": 16, "1": 16, "2": 16})
+    with pytest.raises(SystemExit):
+        measure("0", "--steps", "4")
+    assert "holds runs with steps = 16, not 4; --again makes all anew" in capsys.readouterr().err
+    assert measure("0", "--steps", "4", "--again") == (4, {"0": 4})
