@@ -91,7 +91,7 @@ def until(condition, process, timeout_s=120):
 
 def test_every_run_is_saved_on_a_signal_and_goes_on(tmp_path):
     model = tiny.save(tmp_path / "tiny", max_position_embeddings=1024)
-    root, steps = tmp_path / "runs", 60
+    root, steps = tmp_path / "runs", 24
     names = ("add-grpo", "add-rloo")
     folders = [root / name / "seed-0" for name in names]
     command = [sys.executable, "-u", str(ROOT / "benchmarks" / "results.py"), "--root", str(root)]

@@ -1,7 +1,7 @@
 """The same updates on one process and on several: every rank runs every case, and says what came of it.
 
     alone = [outcome(case, Ranks()) for case in CASES]
-    together = on_ranks(2, "fsdp")                              together[rank][case]
+    together = on_ranks(2)                                      together[rank]["fsdp"][case]
 
 As a script this is one rank.
 """
@@ -31,6 +31,7 @@ from grouprl.training.ranks import Ranks, joined
 from grouprl.training.reward_kl import penalise
 from grouprl.training.update import UpdateResult, update
 
+STRATEGIES = ("ddp", "fsdp")
 SPREAD = (1.2, -0.7, -0.5, 0.3, 0.2, -0.5, -1.0, 0.4, 0.6)
 
 
@@ -151,12 +152,12 @@ def cases(strategy: str) -> list[Case]:
     return [case for case in CASES if strategy == "ddp" or not case.ddp_only]
 
 
-def on_ranks(size: int, strategy: str, device: str = "cpu") -> list[list[Outcome]]:
-    """What each rank of a world found, case by case."""
-    return start(Path(__file__), size, strategy, device)
+def on_ranks(size: int, device: str = "cpu") -> list[dict[str, list[Outcome]]]:
+    """What each rank of a world found, by strategy, case by case."""
+    return start(Path(__file__), size, device)
 
 
-def main(folder: Path, rank: int, world: int, strategy: str, device: str) -> None:
+def main(folder: Path, rank: int, world: int, device: str) -> None:
     import torch.distributed as dist
 
     torch.set_num_threads(1)
@@ -170,7 +171,10 @@ def main(folder: Path, rank: int, world: int, strategy: str, device: str) -> Non
         timeout=timedelta(seconds=TIMEOUT_S),
     )
     with joined(Config()) as ranks:
-        found = [outcome(case, ranks, strategy, device) for case in cases(strategy)]
+        found = {
+            strategy: [outcome(case, ranks, strategy, device) for case in cases(strategy)]
+            for strategy in STRATEGIES
+        }
     (folder / f"results{rank}").write_bytes(pickle.dumps(found))
     dist.barrier()
     dist.destroy_process_group()

@@ -8,7 +8,7 @@ import pytest
 import tiny
 import torch
 import update_ranks
-from update_ranks import CASES
+from update_ranks import CASES, STRATEGIES
 
 from grouprl.errors import ConfigError, LostRank, RewardError, RewardUnavailable, RunError
 from grouprl.training import config_from_dict, memory
@@ -22,11 +22,16 @@ def alone():
     return {case.name: update_ranks.outcome(case, Ranks()) for case in CASES}
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-@pytest.mark.parametrize("size", [2, 4])
-def test_updates_are_those_of_one_process(size, strategy, alone):
+@pytest.fixture(scope="module", params=[2, 4])
+def together(request):
+    """What the ranks of one world found."""
+    return update_ranks.on_ranks(request.param)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_updates_are_those_of_one_process(together, strategy, alone):
     """Also with uneven shares and idle ranks, and where there is no update to make. Every rank has the same bits."""
-    ranks = update_ranks.on_ranks(size, strategy)
+    ranks = [found[strategy] for found in together]
     for number, case in enumerate(update_ranks.cases(strategy)):
         expected = alone[case.name]
         first = ranks[0][number]
@@ -37,7 +42,7 @@ def test_updates_are_those_of_one_process(size, strategy, alone):
         if strategy == "fsdp":
             assert sum(kept) == expected.kept, case.name  # each rank its own share, and nobody another's
         else:
-            assert kept == [expected.kept] * size, case.name
+            assert kept == [expected.kept] * len(ranks), case.name
         for name, weight in expected.weights.items():
             torch.testing.assert_close(
                 first.weights[name], weight, rtol=1e-5, atol=2e-6, msg=f"{case.name}, {name}"
@@ -240,17 +245,16 @@ def test_what_cannot_be_shared_out_is_refused(section, said):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_nccl(strategy):
+def test_nccl():
     """The same, a CUDA device a rank; with one device one rank."""
-    size = torch.cuda.device_count()
-    alone = [update_ranks.outcome(case, Ranks(), device="cuda") for case in update_ranks.cases(strategy)]
-    ranks = update_ranks.on_ranks(size, strategy, device="cuda")
-    for number, case in enumerate(update_ranks.cases(strategy)):
-        for name, weight in alone[number].weights.items():
-            torch.testing.assert_close(
-                ranks[0][number].weights[name], weight, rtol=1e-4, atol=2e-5, msg=case.name
-            )
+    alone = {case.name: update_ranks.outcome(case, Ranks(), device="cuda") for case in CASES}
+    first = update_ranks.on_ranks(torch.cuda.device_count(), device="cuda")[0]
+    for strategy in STRATEGIES:
+        for case, found in zip(update_ranks.cases(strategy), first[strategy], strict=True):
+            for name, weight in alone[case.name].weights.items():
+                torch.testing.assert_close(
+                    found.weights[name], weight, rtol=1e-4, atol=2e-5, msg=f"{strategy}, {case.name}"
+                )
 
 
 def test_what_is_shared_out_leaves_room_for_larger_micro_batches(monkeypatch):

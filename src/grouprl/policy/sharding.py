@@ -6,6 +6,8 @@ norm, LM head) for the forward and backward as a whole. Gradients are summed ove
 is divided by the whole mini-batch's count already.
 
 Forwards are collective: all ranks run as many, in the same order.
+
+What takes most of a second to import is imported where it is used: a command that refuses its options does without.
 """
 
 from __future__ import annotations
@@ -16,8 +18,6 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_map
 
 from grouprl.errors import ModelError
@@ -38,6 +38,7 @@ def shard_model(model: Any, name: str) -> None:
     Raises:
         ModelError: The model does not say what its layers are.
     """
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
     layers = list(_layers(model))
@@ -75,11 +76,15 @@ def with_whole_weights(model: Any, act: Callable[[], T]) -> T:
 @torch.no_grad()
 def whole(tensor: Tensor) -> Tensor:
     """A tensor put together from all ranks' slices, on each of them; one that is no slice as it is."""
+    from torch.distributed.tensor import DTensor
+
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def slice_like(tensor: Tensor, like: Tensor) -> Tensor:
     """This rank's slice of a tensor that all ranks have, as `like` is sliced; where that is no slice, as it is."""
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
     if not isinstance(like, DTensor):
         return tensor
     return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)

@@ -19,7 +19,6 @@ from grouprl.errors import RunError
 from grouprl.policy import Policy
 from grouprl.records import RunFolder, atomic_dir
 from grouprl.training.critic import Critic
-from grouprl.training.moments import load_moments, save_moments, sliced_moments
 from grouprl.training.ranks import Ranks
 from grouprl.training.sampled import Sampled
 
@@ -99,6 +98,8 @@ def save_checkpoint(
     with ExitStack() as stack:
         work = ranks.from_first(lambda: stack.enter_context(atomic_dir(path, replace=True)))
         if policy.sharded:
+            from grouprl.training.moments import save_moments  # slow to import
+
             ranks.own(lambda: (work / MOMENTS_FOLDER).mkdir(exist_ok=True))  # no rank but sees it
             save_moments(work / MOMENTS_FOLDER, policy, optimizer)
         ranks.from_first(lambda: fill(work))
@@ -183,6 +184,8 @@ def load_optimizer(path: Path, policy: Policy, optimizer: torch.optim.Optimizer)
     Raises:
         RunError: It holds something else than the moments of these parameters.
     """
+    from grouprl.training.moments import load_moments, sliced_moments  # slow to import
+
     file, slices = path / OPTIMIZER_FILE, path / MOMENTS_FOLDER
     try:
         if slices.exists():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -277,8 +277,7 @@ class Trainer:
 
     def _learn(self, step: int, batch: EstimatedBatch, clock: Clock) -> None:
         """Change the weights, and record the step."""
-        config, groups = self.config, batch.collected.used_groups
-        lr = set_learning_rate(self.optimizer, config.optimizer, step=step, steps=config.steps)
+        lr = set_learning_rate(self.optimizer, self.config.optimizer, step=step, steps=self.config.steps)
         with ExitStack() as stack:
 
             def weights_change() -> None:
@@ -287,24 +286,7 @@ class Trainer:
                     stack.enter_context(self.interrupts.deferred())
                     self.mid_step = True
 
-            result = (
-                update(
-                    self.policy,
-                    self.optimizer,
-                    groups,
-                    batch.estimated.advantages,
-                    [r is not None for r in batch.collected.used_scores.rewards],
-                    config,
-                    reference=self.reference,
-                    critic=self.critic,
-                    targets=batch.targets,
-                    before_step=weights_change,
-                    progress=lambda done, total: self.listener.stage("train", done, total),
-                    ranks=self.ranks,
-                )
-                if groups
-                else UpdateResult([])
-            )
+            result = self._update(batch, before_step=weights_change)
             weights_change()  # also where the update was skipped: the records of a step belong together
             clock.lap("train")
             metrics = self._metrics(step, lr, batch, result, clock)
@@ -320,6 +302,26 @@ class Trainer:
                 self.curriculum.commit()
             self.mid_step = False
             self.ranks.from_first(lambda: self._tell(step, metrics, rows, batch, result))
+
+    def _update(self, batch: EstimatedBatch, *, before_step: Callable[[], None]) -> UpdateResult:
+        """The optimizer's steps; none where dynamic sampling left no group."""
+        groups = batch.collected.used_groups
+        if not groups:
+            return UpdateResult([])
+        return update(
+            self.policy,
+            self.optimizer,
+            groups,
+            batch.estimated.advantages,
+            [r is not None for r in batch.collected.used_scores.rewards],
+            self.config,
+            reference=self.reference,
+            critic=self.critic,
+            targets=batch.targets,
+            before_step=before_step,
+            progress=lambda done, total: self.listener.stage("train", done, total),
+            ranks=self.ranks,
+        )
 
     def _metrics(
         self,
