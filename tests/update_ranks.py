@@ -26,8 +26,9 @@ from grouprl.policy.sharding import whole
 from grouprl.tasks import Scores
 from grouprl.training import Config
 from grouprl.training.critic import Critic
+from grouprl.training.launch import joined
 from grouprl.training.optimizer import make_optimizer
-from grouprl.training.ranks import Ranks, joined
+from grouprl.training.ranks import Ranks
 from grouprl.training.reward_kl import penalise
 from grouprl.training.update import UpdateResult, update
 

@@ -13,8 +13,9 @@ from update_ranks import CASES, STRATEGIES
 from grouprl.errors import ConfigError, LostRank, RewardError, RewardUnavailable, RunError
 from grouprl.training import config_from_dict, memory
 from grouprl.training.interrupts import Interrupted, Interrupts
+from grouprl.training.launch import VARIABLES, joined, own_device
 from grouprl.training.minibatches import deal, number_members
-from grouprl.training.ranks import VARIABLES, Failure, Ranks, joined, own_device
+from grouprl.training.ranks import Failure, Ranks
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from grouprl.errors import ConfigError, GrouprlError, RewardError
 from grouprl.records import RunFolder
 from grouprl.report import safe_text, write_report
 from grouprl.training import Config, config_from_dict, read_config, resume, train
-from grouprl.training.ranks import launched_rank
+from grouprl.training.launch import launched_rank
 
 DESCRIPTION = """Train a language model with GRPO: for each prompt the policy samples a group of completions, a reward
 scores each, and the policy moves towards those that scored above their own group.

@@ -38,11 +38,12 @@ from grouprl.training.curriculum import Curriculum
 from grouprl.training.engines import check_engine_packages, reserved_share
 from grouprl.training.estimators import load_estimator
 from grouprl.training.events import Listener
+from grouprl.training.launch import joined, own_device
 from grouprl.training.loading import load_task, reward_names
 from grouprl.training.machine import describe_machine
 from grouprl.training.memory import fit_micro_batch
 from grouprl.training.objective import objective_notes
-from grouprl.training.ranks import Ranks, joined, own_device
+from grouprl.training.ranks import Ranks
 from grouprl.training.sampling import check_component_names, sampling_notes
 from grouprl.training.staleness import check_ranks, staleness_notes
 from grouprl.training.tracking import check_trackers, tracked
