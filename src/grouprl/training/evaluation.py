@@ -99,13 +99,29 @@ def evaluate(
     )
     scores = score_groups(ranks, task.rewards, groups, on_error=on_reward_error)
     greedy = score_groups(ranks, task.rewards, greedy_groups, on_error=on_reward_error)
+    record = _record(
+        task, groups, scores, greedy, samples=samples, ks=ks, seconds=time.perf_counter() - start
+    )
+    return Evaluation(record, groups, scores)
+
+
+def _record(
+    task: Task,
+    groups: Sequence[Group],
+    scores: Scores,
+    greedy: Scores,
+    *,
+    samples: int,
+    ks: Sequence[int],
+    seconds: float,
+) -> dict[str, Any]:
+    """What `evaluate` gives of sampled groups and the scores of the greedy completions."""
     blocks = [scores.rewards[i : i + samples] for i in range(0, len(scores.rewards), samples)]
     correct = [sum(r is not None and r >= task.success_reward for r in block) for block in blocks]
     nothing_scored = all(r is None for r in scores.rewards)
     counted = [] if nothing_scored else correct
     accuracy, low, high = accuracy_interval(counted, [samples] * len(counted))
     completions = [c for g in groups for c in g.completions]
-    rewards = [r for r in scores.rewards if r is not None]
     record: dict[str, Any] = {
         "accuracy": accuracy,
         "accuracy_low": low,
@@ -113,17 +129,17 @@ def evaluate(
         "accuracy_greedy": None
         if nothing_scored
         else mean([r is not None and r >= task.success_reward for r in greedy.rewards]),
-        "reward_mean": mean(rewards),
+        "reward_mean": mean([r for r in scores.rewards if r is not None]),
         "truncated_share": mean([c.finish_reason == "length" for c in completions]),
         "only_number_share": mean(only_number([c.text for c in completions])),
         "unscored_share": mean([r is None for r in scores.rewards]),
         "reward_errors": scores.errors + greedy.errors,
         "completion_tokens_mean": mean([len(c.token_ids) for c in completions]),
-        "prompts": len(prompts),
+        "prompts": len(groups),
         "samples": samples,
-        "seconds": time.perf_counter() - start,
+        "seconds": seconds,
         **scores.outcome_shares(),
     }
     for k in ks:
         record[f"pass_at_{k}"] = None if nothing_scored else mean([pass_at_k(samples, c, k) for c in correct])
-    return Evaluation(record, groups, scores)
+    return record
