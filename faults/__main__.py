@@ -33,7 +33,7 @@ MEASURED = ROOT / "docs" / "measured" / "faults.json"
 PAGE = ROOT / "docs" / "reliability.md"
 sys.path.insert(0, str(ROOT / "tests"))
 
-from faults import damage, disks, fuzz, kills, long_run, rewards  # noqa: E402, F401
+from faults import damage, disks, fuzz, kills, launches, long_run, rewards  # noqa: E402, F401
 from faults.fault import FAULTS, Fault, NotTried  # noqa: E402
 from faults.place import Place  # noqa: E402
 from faults.table import put_into  # noqa: E402

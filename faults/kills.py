@@ -29,9 +29,20 @@ def slowly(completions):
     must="every one goes on to the end, equal to the bit to a run that nothing happened to; nothing half written stays",
 )
 def kill(place: Place) -> str:
-    kills = 3 if place.quick else 50
+    return _killed(place, 3 if place.quick else 50)
+
+
+@fault(
+    done="kill -9 at random moments of a run that draws a step ahead (max_staleness = 1), 12 times",
+    must="the same: a checkpoint holds the completions in flight, and every run ends equal to the bit",
+)
+def kill_overlapped(place: Place) -> str:
+    return _killed(place, 2 if place.quick else 12, "--max-staleness", "1")
+
+
+def _killed(place: Place, kills: int, *more: str) -> str:
     started = time.monotonic()
-    whole = place.whole()
+    whole = place.whole(*more)
     length_s = time.monotonic() - started
     run = place.folder / "killed"
     random_moment = random.Random(0)
@@ -43,7 +54,7 @@ def kill(place: Place) -> str:
             if (run / "model").exists():  # killed after its end, amid the report
                 break
             begun = (run / "config.toml").exists()
-            process = place.resume("killed") if begun else place.train("killed")
+            process = place.resume("killed") if begun else place.train("killed", *more)
             step = random_moment.randint(0, STEPS)
             while process.alive() and steps_done(run) < step:
                 time.sleep(0.002)
@@ -58,7 +69,8 @@ def kill(place: Place) -> str:
                 check(ended.code == 0, f"a run that was killed before ended with {ended.code}: {ended.error}")
                 break
         if not (run / "model").exists():
-            ended = (place.resume if (run / "config.toml").exists() else place.train)("killed").wait()
+            begun = (run / "config.toml").exists()
+            ended = (place.resume("killed") if begun else place.train("killed", *more)).wait()
             check(ended.code == 0, f"after {done} kills: {ended.error}")
         found = differences(run, whole)
         check(not found, f"after {done} kills the run differs in {', '.join(found)}")

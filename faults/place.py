@@ -14,6 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,11 @@ from typing import Any
 HANG_S = 300.0
 """A process that takes longer than this hangs."""
 STEPS = 6
+MOMENTS = "checkpoints/*/optimizer.pt"
+SHARES = "checkpoints/*/optimizer/*.safetensors"
+"""The optimizer's moments where every rank writes its own."""
+MARK = "GROUPRL_FAULT"
+"""A variable that the processes which torchrun starts are known by."""
 REWARD = '''
 def lowercase(completions):
     """Share of lower-case letters: a random model's completions differ in it."""
@@ -171,6 +177,9 @@ class Place:
         """End the processes that a fault which was untrue left behind."""
         for process in self._processes:
             process.end()
+        for pid in self.launched():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def grouprl(self, *arguments: str, before: Callable[[], None] | None = None) -> Process:
         """A process that runs a command line, after `before`."""
@@ -195,6 +204,36 @@ class Place:
     def resume(self, name: str, *more: str, before: Callable[[], None] | None = None) -> Process:
         """A process that goes on with it."""
         return self.grouprl("train", "--resume", str(self.folder / name), *more, before=before)
+
+    def torchrun(self, *arguments: str) -> Process:
+        """A process that is torchrun, with a command line of grouprl on two ranks. See `launched`."""
+        launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "grouprl")
+        command = python([*launcher, *arguments])
+        return self.fork(lambda: os.execve(command[0], command, {**os.environ, MARK: str(self.folder)}))
+
+    def train_on_ranks(self, name: str, *more: str) -> Process:
+        """torchrun that trains the tiny model into the folder `name`."""
+        reward = f"{self.folder / 'lowercase.py'}:lowercase"
+        place = ("--output-dir", str(self.folder / name), "--model", str(self.model))
+        return self.torchrun("train", *place, *OPTIONS, "--reward", reward, *more)
+
+    def resume_on_ranks(self, name: str) -> Process:
+        """torchrun that goes on with it."""
+        return self.torchrun("train", "--resume", str(self.folder / name))
+
+    def launched(self) -> dict[int, int | None]:
+        """The processes that torchrun is or started here, and which rank each is; None is torchrun itself."""
+        found: dict[int, int | None] = {}
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                pairs = [entry.partition(b"=") for entry in path.read_bytes().split(b"\0")]
+            except OSError:  # it has ended, or is another user's
+                continue
+            variables = {name.decode(): value.decode(errors="replace") for name, _, value in pairs}
+            if variables.get(MARK) == str(self.folder):
+                rank = variables.get("RANK")
+                found[int(path.parent.name)] = None if rank is None else int(rank)
+        return found
 
     def whole(self, *more: str, reward: str | None = None) -> Path:
         """A run that nothing happened to."""
@@ -224,8 +263,9 @@ def differences(one: Path, other: Path) -> list[str]:
         for name in ("metrics.jsonl", "evaluations.jsonl")
         if _timeless(one / name) != _timeless(other / name)
     ]
-    for pattern in ("rollouts/*.parquet", "model/*.safetensors", "checkpoints/*/optimizer.pt"):
-        mine, theirs = ({p.relative_to(r): p.read_bytes() for p in r.glob(pattern)} for r in (one, other))
+    shared_out = any(other.glob(SHARES))
+    for pattern in ("rollouts/*.parquet", "model/*.safetensors", SHARES if shared_out else MOMENTS):
+        mine, theirs = ({p.relative_to(r): _held(p) for p in r.glob(pattern)} for r in (one, other))
         if not mine or mine != theirs:
             found.append(pattern)
     return found
@@ -237,6 +277,20 @@ def contents(folder: Path) -> dict[str, bytes]:
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != "run.lock"
+    }
+
+
+def _held(path: Path) -> bytes | dict[str, tuple[Any, bytes]]:
+    """What a file holds. torch.distributed.checkpoint writes the tensors of a share in any order: they, by name."""
+    data = path.read_bytes()
+    if path.parent.name != "optimizer":
+        return data
+    length = int.from_bytes(data[:8], "little")
+    entries, body = json.loads(data[8 : 8 + length]), data[8 + length :]
+    return {
+        name: ((entry["dtype"], entry["shape"]), body[slice(*entry["data_offsets"])])
+        for name, entry in entries.items()
+        if name != "__metadata__"
     }
 
 

@@ -1,6 +1,9 @@
 """The harness of `make faults`: its quickest faults, its table, and few of each of its random inputs."""
 
 import json
+import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +15,7 @@ sys.path.insert(0, str(ROOT))
 from faults import __main__ as harness  # noqa: E402
 from faults import fuzz  # noqa: E402
 from faults.fault import FAULTS, Fault, NotTried, check  # noqa: E402
-from faults.place import Place, differences  # noqa: E402
+from faults.place import MARK, Place, differences  # noqa: E402
 from faults.table import put_into, table  # noqa: E402
 
 MEASURED = json.loads((ROOT / "docs" / "measured" / "faults.json").read_text("utf-8"))
@@ -67,6 +70,47 @@ def test_two_runs_that_differ_are_seen_to_differ(tmp_path):
         (other / name).write_bytes(data.replace(b": ", b": 1") if name.endswith("jsonl") else b"z")
         assert len(differences(one, other)) == 1, name
         (other / name).write_bytes(data)
+
+
+def test_moments_that_ranks_share_are_compared_by_name_not_by_place(tmp_path):
+    """torch.distributed.checkpoint writes a share's tensors in the order in which its threads come."""
+    name = "checkpoints/step_00001/optimizer/shard-00001-model-00001-of-00001.safetensors"
+    a, b = b"\x01\x02\x03\x04", b"\x05\x06\x07\x08"
+
+    def share(run, order, tensors):
+        header, body = {"__metadata__": {"order": "".join(order)}}, b""
+        for key in order:
+            offsets = [len(body), len(body) + 4]
+            header[key] = {"dtype": "F32", "shape": [1], "data_offsets": offsets}
+            body += tensors[key]
+        text = json.dumps(header).encode()
+        path = tmp_path / run / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(len(text).to_bytes(8, "little") + text + body)
+
+    for run in ("one", "other"):
+        for file in ("metrics.jsonl", "evaluations.jsonl", "rollouts/a.parquet", "model/a.safetensors"):
+            (tmp_path / run / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / run / file).write_bytes(b"{}\n")
+    share("one", "ab", {"a": a, "b": b})
+    share("other", "ba", {"a": a, "b": b})
+    assert differences(tmp_path / "one", tmp_path / "other") == []
+    share("other", "ba", {"a": b, "b": a})
+    assert differences(tmp_path / "one", tmp_path / "other") == ["checkpoints/*/optimizer/*.safetensors"]
+
+
+def test_what_torchrun_left_is_found_by_its_place_and_ended(tmp_path):
+    """Rank 1, started by a process that has ended since."""
+    place, other = Place(tmp_path / "place", tmp_path), Place(tmp_path / "other", tmp_path)
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    variables = {**os.environ, MARK: str(place.folder), "RANK": "1"}
+    orphan = subprocess.Popen(command, env=variables)
+    while orphan.pid not in place.launched():
+        assert orphan.poll() is None
+    assert place.launched() == {orphan.pid: 1}
+    assert other.launched() == {}
+    place.end_all()
+    assert orphan.wait() == -signal.SIGKILL
 
 
 def test_a_process_that_hangs_is_ended(tmp_path):
