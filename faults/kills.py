@@ -33,11 +33,11 @@ def kill(place: Place) -> str:
 
 
 @fault(
-    done="kill -9 at random moments of a run that draws a step ahead (max_staleness = 1), 12 times",
+    done="kill -9 at random moments of a run that draws a step ahead (max_staleness = 1), 25 times",
     must="the same: a checkpoint holds the completions in flight, and every run ends equal to the bit",
 )
 def kill_overlapped(place: Place) -> str:
-    return _killed(place, 2 if place.quick else 12, "--max-staleness", "1")
+    return _killed(place, 2 if place.quick else 25, "--max-staleness", "1")
 
 
 def _killed(place: Place, kills: int, *more: str) -> str:

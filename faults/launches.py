@@ -82,12 +82,12 @@ def _kill_a_rank(
     """Returns the rank, how torchrun ended, and how long after; all must have ended, and nothing be lost."""
     process.until(lambda: len(_ranks(place)) == 2)
     first = steps_done(run)
-    step = moments.randint(first, STEPS - 1)
+    step = moments.randint(min(first, STEPS - 1), STEPS - 1)
     if step == 0:
         time.sleep(moments.uniform(0, 8))  # while it imports, meets the other rank, evaluates, draws
     else:
         process.until(lambda: steps_done(run) >= step or not _ranks(place))
-        time.sleep(moments.uniform(0, 0.5 if step > first else 8))
+        time.sleep(moments.uniform(0, 0.5 if step > first else 8))  # a resumption imports first
     rank = moments.randrange(2)
     before = _kept(place, run)
     pid = _ranks(place).get(rank)
