@@ -264,10 +264,12 @@ def differences(one: Path, other: Path) -> list[str]:
         if _timeless(one / name) != _timeless(other / name)
     ]
     shared_out = any(other.glob(SHARES))
-    for pattern in ("rollouts/*.parquet", "model/*.safetensors", SHARES if shared_out else MOMENTS):
-        mine, theirs = ({p.relative_to(r): _held(p) for p in r.glob(pattern)} for r in (one, other))
+    for pattern in ("rollouts/*.parquet", "model/*.safetensors", *(() if shared_out else (MOMENTS,))):
+        mine, theirs = ({p.relative_to(r): p.read_bytes() for p in r.glob(pattern)} for r in (one, other))
         if not mine or mine != theirs:
             found.append(pattern)
+    if shared_out and _moments_by_name(one) != _moments_by_name(other):
+        found.append(SHARES)
     return found
 
 
@@ -280,18 +282,22 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-def _held(path: Path) -> bytes | dict[str, tuple[Any, bytes]]:
-    """What a file holds. torch.distributed.checkpoint writes the tensors of a share in any order: they, by name."""
-    data = path.read_bytes()
-    if path.parent.name != "optimizer":
-        return data
-    length = int.from_bytes(data[:8], "little")
-    entries, body = json.loads(data[8 : 8 + length]), data[8 + length :]
-    return {
-        name: ((entry["dtype"], entry["shape"]), body[slice(*entry["data_offsets"])])
-        for name, entry in entries.items()
-        if name != "__metadata__"
-    }
+def _moments_by_name(run: Path) -> dict[tuple[str, str, str], tuple[str, list[int], bytes]]:
+    """Each slice of the moments that ranks share, by checkpoint, name and offset.
+
+    Which rank writes what is whole on all of them (the count of updates), and in what order a rank writes,
+    torch.distributed.checkpoint decides anew at every start.
+    """
+    found = {}
+    for path in run.glob(SHARES):
+        data = path.read_bytes()
+        length = int.from_bytes(data[:8], "little")
+        entries, body = json.loads(data[8 : 8 + length]), data[8 + length :]
+        offsets = json.loads(entries.pop("__metadata__")["DCP_SHARDING_INFO"])
+        for name, entry in entries.items():
+            place = (path.parent.parent.name, name, str(offsets[name]))
+            found[place] = (entry["dtype"], entry["shape"], body[slice(*entry["data_offsets"])])
+    return found
 
 
 def _timeless(path: Path) -> list[dict[str, Any]]:

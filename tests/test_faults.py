@@ -73,18 +73,17 @@ def test_two_runs_that_differ_are_seen_to_differ(tmp_path):
 
 
 def test_moments_that_ranks_share_are_compared_by_name_not_by_place(tmp_path):
-    """torch.distributed.checkpoint writes a share's tensors in the order in which its threads come."""
-    name = "checkpoints/step_00001/optimizer/shard-00001-model-00001-of-00001.safetensors"
-    a, b = b"\x01\x02\x03\x04", b"\x05\x06\x07\x08"
+    """torch.distributed.checkpoint chooses anew which rank writes what both have, and in what order."""
 
-    def share(run, order, tensors):
-        header, body = {"__metadata__": {"order": "".join(order)}}, b""
-        for key in order:
-            offsets = [len(body), len(body) + 4]
-            header[key] = {"dtype": "F32", "shape": [1], "data_offsets": offsets}
-            body += tensors[key]
+    def share(run, number, **tensors):
+        header, body, offsets = {}, b"", {}
+        for name, (offset, value) in tensors.items():
+            header[name] = {"dtype": "U8", "shape": [1], "data_offsets": [len(body), len(body) + 1]}
+            offsets[name] = {"saved_offsets": [offset]}
+            body += bytes([value])
+        header["__metadata__"] = {"DCP_SHARDING_INFO": json.dumps(offsets)}
         text = json.dumps(header).encode()
-        path = tmp_path / run / name
+        path = tmp_path / run / f"checkpoints/step_00001/optimizer/shard-{number}.safetensors"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(len(text).to_bytes(8, "little") + text + body)
 
@@ -92,11 +91,15 @@ def test_moments_that_ranks_share_are_compared_by_name_not_by_place(tmp_path):
         for file in ("metrics.jsonl", "evaluations.jsonl", "rollouts/a.parquet", "model/a.safetensors"):
             (tmp_path / run / file).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / run / file).write_bytes(b"{}\n")
-    share("one", "ab", {"a": a, "b": b})
-    share("other", "ba", {"a": a, "b": b})
-    assert differences(tmp_path / "one", tmp_path / "other") == []
-    share("other", "ba", {"a": b, "b": a})
-    assert differences(tmp_path / "one", tmp_path / "other") == ["checkpoints/*/optimizer/*.safetensors"]
+    one, other = tmp_path / "one", tmp_path / "other"
+    share("one", 1, a=(0, 1), count=(0, 3))
+    share("one", 2, a=(1, 2))
+    share("other", 1, a=(0, 1))
+    share("other", 2, count=(0, 3), a=(1, 2))
+    assert differences(one, other) == []
+    for changed in ({"a": (1, 2)}, {"count": (0, 4), "a": (1, 2)}, {"count": (0, 3), "a": (1, 1)}):
+        share("other", 2, **changed)
+        assert differences(one, other) == ["checkpoints/*/optimizer/*.safetensors"]
 
 
 def test_what_torchrun_left_is_found_by_its_place_and_ended(tmp_path):
