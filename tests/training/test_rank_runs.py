@@ -213,3 +213,30 @@ def test_what_is_refused_is_said_once_and_a_group_from_outside_is_left_as_it_was
     assert lines[3:] == ["rank 0 stopped", "rank 1 has 1 group", "rank 1 stopped"]
     assert not (place / "differ").exists()
     assert RunFolder(place / "stopped").checkpoints()[-1] == 2
+
+
+def test_a_rank_that_dies_before_the_final_model_is_told_and_the_run_goes_on(place):
+    """Sharded weights are put together once more after the last checkpoint: a collective that nothing follows."""
+    script = place / "die-last.py"
+    script.write_text(
+        "import os, signal, sys\n"
+        "from grouprl.cli.main import main\n"
+        "from grouprl.policy import Policy\n"
+        "whole_state, calls = Policy.whole_state, []\n"
+        "def dying(self, **given):\n"
+        "    calls.append(1)\n"
+        "    if len(calls) == 2 and os.environ['RANK'] == '1':\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return whole_state(self, **given)\n"
+        "Policy.whole_state = dying\n"
+        "sys.exit(main(['train', 'config.toml', '--steps', '1', '--strategy', 'fsdp', '--output-dir', 'last']))\n"
+    )
+    done = launch.torchrun_script(2, script, cwd=place)
+    assert done.returncode != 0
+    lines = [line for line in done.stderr.splitlines() if line.startswith("grouprl: ")]
+    assert len(lines) == 1, done.stderr
+    assert "rank 0: the connection to another rank broke" in lines[0]
+    assert "step 1 is saved: go on with grouprl train --resume" in lines[0]
+    again = resume(place / "last")
+    assert [m["step"] for m in again.metrics] == [1]
+    assert weights(again.model_dir)

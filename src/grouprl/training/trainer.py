@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from grouprl.errors import LostRank
 from grouprl.policy import EncodedPrompt, Policy
 from grouprl.records import RunFolder, append_jsonl, rollout_rows, write_rollouts
 from grouprl.tasks import Task
@@ -178,16 +179,25 @@ class Trainer:
                 self._save_final_model()
 
     def _save_final_model(self) -> None:
-        weights = self.policy.whole_state(keep=self.ranks.first)
-        self.ranks.from_first(
-            lambda: save_final_model(
-                self.folder,
-                self.policy,
-                step=self.state.step,
-                merge=self.config.lora.lora_merge,
-                weights=weights,
+        """Write the final model; where a rank dies in the midst of it, the run goes on from its last checkpoint."""
+        try:
+            weights = self.policy.whole_state(keep=self.ranks.first)
+            self.ranks.from_first(
+                lambda: save_final_model(
+                    self.folder,
+                    self.policy,
+                    step=self.state.step,
+                    merge=self.config.lora.lora_merge,
+                    weights=weights,
+                )
             )
-        )
+        except RuntimeError as raised:
+            error = self.ranks.explained(raised)
+            if isinstance(error, LostRank):
+                error.add_note(self._how_to_go_on())
+            if error is raised:
+                raise
+            raise error from raised
 
     def _save_before(self, error: BaseException) -> None:
         """Save the last whole step, if the weights are those of one; a failure to must not hide the error."""
@@ -200,8 +210,11 @@ class Trainer:
         except Exception as failed:
             error.add_note(f"and no checkpoint could be written ({' '.join(str(failed).split())})")
         if not isinstance(error, KeyboardInterrupt):
-            saved = f"step {self.saved_step} is saved" if self.saved_step else "no step is saved yet"
-            error.add_note(f"{saved}: go on with grouprl train --resume {self.folder.path}")
+            error.add_note(self._how_to_go_on())
+
+    def _how_to_go_on(self) -> str:
+        saved = f"step {self.saved_step} is saved" if self.saved_step else "no step is saved yet"
+        return f"{saved}: go on with grouprl train --resume {self.folder.path}"
 
     def _finish_batch(self, error: BaseException) -> None:
         """Wait for the batch in flight that the next step trains on: the weights that draw it are no more, so only a
