@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from faults.fault import check, fault
-from faults.place import STEPS, Ended, Place, Process, contents, differences, steps_done, temporaries
+from faults.place import (
+    STEPS,
+    Ended,
+    Place,
+    Process,
+    contents,
+    differences,
+    moments_apart,
+    steps_done,
+    temporaries,
+)
 
 END_S = 60.0
 """torchrun and all ranks have ended so long after one of them died: torchrun itself gives the others 30 s."""
@@ -58,7 +68,10 @@ def rank_dies(place: Place) -> str:
                 ended = _start(place, run, strategy).wait()
                 check(ended.code == 0, f"{strategy}, after {kills} kills: {ended.said[-600:]}")
             found = differences(run, whole)
-            check(not found, f"{strategy}, after {kills} kills: differs in {', '.join(found)}")
+            check(
+                not found,
+                f"{strategy}, after {kills} kills: differs in {', '.join(found)}; moments: {moments_apart(run, whole)}",
+            )
             check(not temporaries(run), f"left: {temporaries(run)}")
         ranks = " and ".join(str(rank) for rank in sorted(dead))
         seen.append(

@@ -282,6 +282,14 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
+def moments_apart(one: Path, other: Path) -> str:
+    """Where the shared moments of two runs differ: what only one holds, and what has other bits."""
+    mine, theirs = _moments_by_name(one), _moments_by_name(other)
+    alone = sorted(mine.keys() ^ theirs.keys())
+    bits = sorted(place for place in mine.keys() & theirs.keys() if mine[place] != theirs[place])
+    return f"{len(alone)} slices in one alone {alone[:2]}, {len(bits)} with other bits {bits[:2]}"
+
+
 def _moments_by_name(run: Path) -> dict[tuple[str, str, str], tuple[str, list[int], bytes]]:
     """Each slice of the moments that ranks share, by checkpoint, name and offset.
 
