@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,8 @@ def rank_dies(place: Place) -> str:
             shutil.rmtree(run, ignore_errors=True)
             runs += 1
             for _ in range(1 if place.quick else moments.randint(1, 3)):
+                if _over(run):  # the last kill fell behind its end
+                    break
                 process = _start(place, run, strategy)
                 rank, ended, took_s = _kill_a_rank(place, process, run, moments)
                 if ended.code == 0:  # the run was over first
@@ -64,7 +67,7 @@ def rank_dies(place: Place) -> str:
                 and 0 < steps_done(run) < STEPS
             ):
                 shutil.copytree(run, place.folder / "alone")
-            if steps_done(run) < STEPS or not (run / "model").exists():
+            if not _over(run):
                 ended = _start(place, run, strategy).wait()
                 check(ended.code == 0, f"{strategy}, after {kills} kills: {ended.said[-600:]}")
             found = differences(run, whole)
@@ -87,6 +90,11 @@ def _start(place: Place, run: Path, strategy: str) -> Process:
     if (run / "config.toml").exists():
         return place.resume_on_ranks(run.name)
     return place.train_on_ranks(run.name, "--strategy", strategy)
+
+
+def _over(run: Path) -> bool:
+    """Whether all steps are done and the final model is there: such a run cannot be gone on with."""
+    return steps_done(run) >= STEPS and (run / "model").exists()
 
 
 def _kill_a_rank(
@@ -133,12 +141,15 @@ def _kept(place: Place, run: Path) -> dict[str, Any] | None:
         return None
 
     def read() -> dict[str, Any]:
+        from grouprl.errors import RunError
         from grouprl.records import RunFolder
 
         folder = RunFolder.open(run)
-        steps = folder.rollout_steps()
-        rows = folder.rollouts(steps).collect().height if steps else 0
-        return {"metrics": folder.metrics(), "rollouts": rows, "checkpoints": folder.checkpoints()}
+        while True:
+            steps = folder.rollout_steps()
+            with suppress(RunError):  # a resumption has just cut off what lies behind its checkpoint
+                rows = folder.rollouts(steps).collect().height if steps else 0
+                return {"metrics": folder.metrics(), "rollouts": rows, "checkpoints": folder.checkpoints()}
 
     kept: dict[str, Any] = place.ask(read)
     return kept
@@ -147,8 +158,8 @@ def _kept(place: Place, run: Path) -> dict[str, Any] | None:
 def _said_once(ended: Ended) -> bool:
     """Whether the other rank said something too; torchrun has named the dead one."""
     check(ended.code == 1, f"torchrun ended with {ended.code}: {ended.said[-300:]}")
-    check(DEAD in ended.said, f"the dead rank is not named: {ended.said[-600:]}")
     lines = [line for line in ended.said.splitlines() if "grouprl: " in line]
+    check(DEAD in ended.said, f"the dead rank is not named: {lines or ended.said[-600:]}")
     check(len(lines) <= 1, f"said more than once: {lines}")
     check(all("the connection to another rank broke" in line for line in lines), f"said: {lines}")
     _no_traceback_of_ours(ended)
