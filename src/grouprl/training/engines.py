@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -59,16 +58,16 @@ def check_engine(config: Config, where: str) -> None:
             raise ConfigError(f"{where}: {what}")
 
 
-def check_engine_packages(config: Config) -> None:
+def check_engine_packages(config: Config, ranks: int) -> None:
     """Nothing, where vLLM is installed if it is to run here, and this is the run's only process.
 
     Raises:
         MissingDependency: It is not installed.
         ConfigError: There are several processes.
     """
-    if config.rollout.engine != "local" and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if config.rollout.engine != "local" and ranks > 1:
         raise ConfigError(
-            f"rollout.engine = {config.rollout.engine!r} under torchrun with {os.environ['WORLD_SIZE']} processes, "
+            f"rollout.engine = {config.rollout.engine!r} on {ranks} ranks, "
             "expected one: each would want a vLLM of its own; take engine = 'local', or one process"
         )
     starts_here = not config.vllm.vllm_url and not config.vllm.vllm_python

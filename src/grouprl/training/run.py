@@ -286,7 +286,7 @@ def _set_up(
         estimator = load_estimator(config)  # before the task, whose files may be large
         check_trackers(config)
         check_packages(config)
-        check_engine_packages(config)
+        check_engine_packages(config, ranks.size)
         chosen = load_task(_placed(config, ranks), task, reward)
         check_component_names(config, chosen)
         check_ranks(config, ranks.size)
