@@ -322,6 +322,16 @@ def test_weights_count(rows, look):
     assert look(frame, config=config, success_reward=1.5) == {}
 
 
+@pytest.mark.parametrize("penalty", [{}, {"reward_overlong": np.zeros(SHAPE)}])
+def test_a_component_of_weight_0_is_recorded_for_the_reader_alone(penalty, rows, look):
+    """Neither one that never varies nor one that would drown the other is of any consequence."""
+    right = (uniform(0, 1) < 0.5).astype(float)
+    config = {"reward_weights": [1.0, 0.0]}
+    for other in (np.ones(SHAPE), uniform(0, 100, seed=2)):
+        frame = rows(rewards=right, reward_right=right, reward_other=other, **penalty)
+        assert look(frame, config=config) == {}
+
+
 def test_a_correct_answer_worth_five_times_its_format_does_not_drown_it(rows, look):
     right = 5 * (uniform(0, 1) < 0.5).astype(float)
     frame = of_components(rows, right, (uniform(0, 1, seed=3) < 0.5).astype(float))

@@ -22,8 +22,12 @@ PENALTIES = frozenset({"overlong"})
 
 @register("components", finds=("component_never_varies", "component_dominates"))
 def components(run: RunData) -> Iterator[Finding]:
-    """With several reward components: those that never vary within a group, and those beside which another drowns."""
-    names = [name for name in run.components if name not in PENALTIES]
+    """With several reward components: those that never vary within a group, and those beside which another drowns.
+
+    One of weight 0 is recorded for the reader alone, and not looked at.
+    """
+    weights = _weights(run)
+    names = [name for name, weight in weights.items() if weight]
     if len(names) < 2:
         return
     spreads = _spreads(run, names)
@@ -31,7 +35,7 @@ def components(run: RunData) -> Iterator[Finding]:
     if 0 < len(idle) < len(names):
         for name in idle:
             yield _never_varies(run, spreads, name)
-    yield from _dominant(run, spreads, [name for name in names if name not in idle])
+    yield from _dominant(run, spreads, {name: weights[name] for name in names if name not in idle})
 
 
 def _spreads(run: RunData, names: list[str]) -> pl.DataFrame:
@@ -85,10 +89,9 @@ def _never_varies(run: RunData, spreads: pl.DataFrame, name: str) -> Finding:
     )
 
 
-def _dominant(run: RunData, spreads: pl.DataFrame, names: list[str]) -> Iterator[Finding]:
-    weights = _weights(run, names)
-    for strong in names:
-        for weak in names:
+def _dominant(run: RunData, spreads: pl.DataFrame, weights: dict[str, float]) -> Iterator[Finding]:
+    for strong in weights:
+        for weak in weights:
             if strong == weak:
                 continue
             both = spreads.filter(pl.col(f"varies_{strong}") & pl.col(f"varies_{weak}"))
@@ -113,19 +116,19 @@ def _dominant(run: RunData, spreads: pl.DataFrame, names: list[str]) -> Iterator
             )
 
 
-def _weights(run: RunData, names: list[str]) -> dict[str, float]:
-    """The configured weights, 1 where there are none: components are recorded before weights."""
+def _weights(run: RunData) -> dict[str, float]:
+    """By component, the size of its configured weight; 1 where there is none, since components are recorded before
+    weights. Penalties have none."""
+    names = [name for name in run.components if name not in PENALTIES]
     given = run.config.get("reward_weights") or []
-    if len(given) != len(run.components):
+    if len(given) != len(names):
         return dict.fromkeys(names, 1.0)
-    return {name: abs(float(weight)) for name, weight in zip(run.components, given, strict=True)}
+    return {name: abs(float(weight)) for name, weight in zip(names, given, strict=True)}
 
 
 def _ratio(both: pl.DataFrame, strong: str, weak: str, weights: dict[str, float]) -> Interval | None:
     """The geometric mean over groups of the ratio of weighted std, with its interval."""
-    if not weights[strong]:
-        return None
-    if not weights[weak] or both.is_empty():
+    if both.is_empty():
         return None
     logs = mean((both[f"std_{strong}"] / both[f"std_{weak}"]).log())
     if logs is None:
