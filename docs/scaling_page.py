@@ -5,12 +5,14 @@ A marker is `<!-- measured: NAME -->`, and what follows it, up to `<!-- end -->`
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from math import prod
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from results_page import MARKER
 
@@ -51,6 +53,7 @@ from scaling_fit import (  # noqa: E402
 from scaling_points import SHAPES  # noqa: E402
 
 PAGE = DOCS / "scaling.md"
+RANKS = DOCS / "measured" / "ranks.json"
 MODELS = (QWEN_1_5B, QWEN_7B, QWEN_32B)
 GPUS = (1, 8, 64)
 QUICKSTART = Batch(prompts=8, G=8, prompt_tokens=46, completion_tokens=6, longest_tokens=16, dead_share=0.33)
@@ -367,6 +370,36 @@ def largest() -> str:
     return table(["H100", *kinds], rows)
 
 
+def by_ranks() -> str:
+    """Time of a step and memory of a rank, by number of ranks and strategy, with one process as the unit."""
+    return ranks_table(json.loads(RANKS.read_text(encoding="utf-8")) if RANKS.exists() else None)
+
+
+def ranks_table(found: Mapping[str, Any] | None) -> str:
+    """Medians over runs, the least and the greatest in parentheses; None says that nothing was measured."""
+    if found is None:
+        return "*Not measured yet.*"
+    head = ["", "threads a rank", "s a step", "of one process", "sampling, s", "training, s", "GiB a rank"]
+    alone = found["points"]["one process"]["runs"]
+    rows = [
+        [
+            name,
+            str(point["threads"]),
+            _spread([run["seconds_step"] for run in point["runs"]]),
+            _spread([run["seconds_step"] / one["seconds_step"] for run, one in zip(point["runs"], alone)]),
+            *(f"{median(run[part] for run in point['runs']):.2f}" for part in ("seconds_rollout", "seconds_train")),
+            _spread([run["peak_memory_gib"] for run in point["runs"]]),
+        ]
+        for name, point in found["points"].items()
+    ]  # fmt: skip
+    said = f"`{found['command']}`: medians of {len(alone)} runs, the least and the greatest in parentheses"
+    return f"{table(head, rows)}\n\n{said}; {found['machine']}."
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{median(values):.2f} ({min(values):.2f}–{max(values):.2f})"
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
@@ -383,6 +416,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "stages": stages,
     "fits": fits,
     "savings": saved,
+    "ranks": by_ranks,
     "head": head,
     "move": move,
     "rule": rule,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
@@ -26,6 +29,18 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import tiny
 
     return tiny.save(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def scripts() -> Iterator[Callable[[str], ModuleType]]:
+    """Import a module that lies in benchmarks/ or docs/."""
+    folders = [str(Path(__file__).parent.parent / name) for name in ("benchmarks", "docs")]
+    sys.path[:0] = folders
+    try:
+        yield importlib.import_module
+    finally:
+        for folder in folders:
+            sys.path.remove(folder)
 
 
 REWARDS = '''

@@ -1,8 +1,6 @@
 """The figures of the docs are what the code gives now, and the curves in them are right."""
 
-import importlib
 import math
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,18 +12,8 @@ DOCS = Path(__file__).parent.parent / "docs"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-@pytest.fixture(scope="module")
-def docs():
-    """Import a module that lies in docs/."""
-    sys.path.insert(0, str(DOCS))
-    try:
-        yield importlib.import_module
-    finally:
-        sys.path.remove(str(DOCS))
-
-
-def test_the_committed_figures_are_what_the_command_writes(docs):
-    figures = docs("figures").FIGURES
+def test_the_committed_figures_are_what_the_command_writes(scripts):
+    figures = scripts("figures").FIGURES
     assert {f"{name}.svg" for name in figures} == {path.name for path in (DOCS / "images").glob("*.svg")}
     for name, draw in figures.items():
         committed = (DOCS / "images" / f"{name}.svg").read_text(encoding="utf-8")
@@ -65,41 +53,41 @@ CLOSED_FORMS = {
 
 @pytest.mark.parametrize("name", CLOSED_FORMS)
 @pytest.mark.parametrize("G", [8, 512])
-def test_curves_are_their_closed_forms(docs, name, G):
+def test_curves_are_their_closed_forms(scripts, name, G):
     eps = {} if name in ("rloo", "dr_grpo", "gpg") else {"eps": 0.0}
-    for p, weight in docs("weights").curve(name, G, **eps):
+    for p, weight in scripts("weights").curve(name, G, **eps):
         assert weight == pytest.approx(CLOSED_FORMS[name](p, G), abs=1e-9), p
 
 
-def test_large_groups_of_best_of_k(docs):
+def test_large_groups_of_best_of_k(scripts):
     """w → p √(q^k / (1 − q^k)): the draws of k are independent in a group without end."""
-    for p, weight in docs("weights").curve("pass_at_k", 512, k=4)[5:96]:
+    for p, weight in scripts("weights").curve("pass_at_k", 512, k=4)[5:96]:
         q = (1 - p) ** 4
         assert weight == pytest.approx(p * math.sqrt(q / (1 - q)), abs=2e-3), p
 
 
-def test_the_other_prompts_bias_nothing(docs):
+def test_the_other_prompts_bias_nothing(scripts):
     """jspo's baseline does not look at R_i, so w = p (1 − p), but for the share of one prompt in 576."""
-    weights, jspo = docs("weights"), advantages.jspo
+    weights, jspo = scripts("weights"), advantages.jspo
     advantage = jspo(weights.outcomes(8).repeat(64, 1))[:9]
     for p in weights.PASS_RATES:
         assert weights.weight_and_mean(advantage, p, 8)[0] == pytest.approx(p * (1 - p), abs=1e-3), p
 
 
-def test_the_median_of_an_even_group_is_the_majority_of_the_others(docs):
-    for p, weight in docs("weights").curve("median", 8, eps=0.0):
+def test_the_median_of_an_even_group_is_the_majority_of_the_others(scripts):
+    for p, weight in scripts("weights").curve("median", 8, eps=0.0):
         assert weight == pytest.approx(p * (1 - p), abs=1e-12), p
 
 
-def test_without_groups_the_weight_is_the_baselines(docs):
+def test_without_groups_the_weight_is_the_baselines(scripts):
     """A = R − ½ has w = p (1 − p) and mean p − ½; so has any baseline that does not look at R."""
-    for p, weight, mean in docs("weights").by_right_and_wrong(lambda rewards, rates: rewards - 0.5):
+    for p, weight, mean in scripts("weights").by_right_and_wrong(lambda rewards, rates: rewards - 0.5):
         assert weight == pytest.approx(p * (1 - p), abs=1e-12)
         assert mean == pytest.approx(p - 0.5, abs=1e-12)
 
 
-def test_words_are_escaped_and_labels_stay_on_their_line(docs):
-    svg = docs("svg")
+def test_words_are_escaped_and_labels_stay_on_their_line(scripts):
+    svg = scripts("svg")
     line = svg.Line([(0.0, 0.0), (1.0, 1.0)], "black", 'a < b & "c"', at=0.5, shift=(0.0, 0.0))
     drawn = svg.render([svg.Panel("t", "x", "y", [line])], title="<&>")
     root = ElementTree.fromstring(drawn)

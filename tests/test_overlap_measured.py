@@ -1,6 +1,5 @@
 """benchmarks/overlap.py and the table of docs/performance.md that is made of what it measured."""
 
-import importlib
 import json
 import sys
 from pathlib import Path
@@ -8,18 +7,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-
-
-@pytest.fixture(scope="module")
-def scripts():
-    """Import a module that lies in benchmarks/ or docs/."""
-    folders = [str(ROOT / "benchmarks"), str(ROOT / "docs")]
-    sys.path[:0] = folders
-    try:
-        yield importlib.import_module
-    finally:
-        for folder in folders:
-            sys.path.remove(folder)
 
 
 def run(**changes):

@@ -1,8 +1,6 @@
 """`make results`: its plan, the runs that it makes and takes up again, their summary, the page and the figures."""
 
-import importlib
 import json
-import sys
 from itertools import pairwise
 from pathlib import Path
 from statistics import NormalDist
@@ -17,18 +15,6 @@ from grouprl.training import config_from_dict, recipes, train
 from grouprl.training.run import load_task
 
 ROOT = Path(__file__).parent.parent
-
-
-@pytest.fixture(scope="module")
-def scripts():
-    """Import a module that lies in benchmarks/ or docs/."""
-    folders = [str(ROOT / "benchmarks"), str(ROOT / "docs")]
-    sys.path[:0] = folders
-    try:
-        yield importlib.import_module
-    finally:
-        for folder in folders:
-            sys.path.remove(folder)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """`make results` with several runs at once: how the machine is shared out, what a stop leaves, what the marks say."""
 
-import importlib
 import json
 import os
 import signal
@@ -14,18 +13,6 @@ import tiny
 
 ROOT = Path(__file__).parent.parent
 GIB = 2**30
-
-
-@pytest.fixture(scope="module")
-def scripts():
-    """Import a module that lies in benchmarks/ or docs/."""
-    folders = [str(ROOT / "benchmarks"), str(ROOT / "docs")]
-    sys.path[:0] = folders
-    try:
-        yield importlib.import_module
-    finally:
-        for folder in folders:
-            sys.path.remove(folder)
 
 
 # How the machine is shared out

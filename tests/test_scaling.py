@@ -1,11 +1,8 @@
 """The cost model of docs/scaling.md: its counts against real models, its limits, its fit, its page and its command."""
 
-import importlib
 import json
 import math
-import sys
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import pytest
 import tiny
@@ -20,20 +17,6 @@ from grouprl.rollout.shared import SharedPrompts
 from grouprl.training import Config
 from grouprl.training.memory import saved_bytes
 from grouprl.training.optimizer import make_optimizer
-
-ROOT = Path(__file__).parent.parent
-
-
-@pytest.fixture(scope="module", autouse=True)
-def scripts():
-    """Import a module that lies in benchmarks/ or docs/."""
-    folders = [str(ROOT / "benchmarks"), str(ROOT / "docs")]
-    sys.path[:0] = folders
-    try:
-        yield importlib.import_module
-    finally:
-        for folder in folders:
-            sys.path.remove(folder)
 
 
 @pytest.fixture(scope="module")
