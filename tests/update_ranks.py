@@ -22,6 +22,7 @@ from torch.distributed.tensor import DTensor
 from updates import GROUPS, config
 
 from grouprl.policy import Policy
+from grouprl.policy.lora import attach_adapter
 from grouprl.policy.sharding import whole
 from grouprl.tasks import Scores
 from grouprl.training import Config
@@ -48,6 +49,7 @@ class Case:
         critic: Whether there is one.
         checkpoint_layers: Whether layers run again in backward.
         ddp_only: Whether fsdp refuses it.
+        lora_rank: Of the adapter that is trained; 0 is none.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Case:
     critic: bool = False
     checkpoint_layers: bool = False
     ddp_only: bool = False
+    lora_rank: int = 0
 
 
 NAN = float("nan")
@@ -80,6 +83,19 @@ CASES = [
     Case("a head with a cap", family="gemma2"),
     Case("layers run again", checkpoint_layers=True, sections={"micro_batch_tokens": 12}),
     Case("prompts are not shared", family="mamba", ddp_only=True),
+    Case("an adapter", lora_rank=4),
+    Case(
+        "an adapter of fewer rows than ranks, its base model the reference",
+        lora_rank=1,
+        sections={"objective": {"beta": 0.1}},
+    ),
+    Case(
+        "an adapter's layers run again",
+        lora_rank=4,
+        checkpoint_layers=True,
+        sections={"micro_batch_tokens": 12},
+    ),
+    Case("an adapter on Conv1D", lora_rank=4, family="gpt2"),
     Case("critic", sections={"advantage": {"estimator": "gae"}}, critic=True, ddp_only=True),
 ]
 
@@ -101,12 +117,14 @@ def outcome(case: Case, ranks: Ranks, strategy: str = "ddp", device: str = "cpu"
     settings = config(
         **{**case.sections, "optimizer": {"adam_eps": 1e-3, **case.sections.get("optimizer", {})}}
     )
+    if case.lora_rank:
+        _adapt(policy, case.lora_rank)
     if case.checkpoint_layers:
         policy.checkpoint_layers()
     reference = _reference(policy) if settings.objective.beta else None
     if strategy == "fsdp":
         policy.shard()
-        if reference is not None and settings.objective.kl_in == "loss":
+        if reference is not None and not reference.sharded and settings.objective.kl_in == "loss":
             reference.shard()
     advantages = torch.tensor(case.advantages)
     scores = Scores(list(SPREAD), {"r": list(SPREAD)})
@@ -142,7 +160,18 @@ def _local(x: torch.Tensor) -> torch.Tensor:
     return x.to_local() if isinstance(x, DTensor) else x
 
 
+def _adapt(policy: Policy, rank: int) -> None:
+    """Put an adapter on that does something: B is 0 only before training."""
+    attach_adapter(policy.model, rank=rank, alpha=8.0)
+    random = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.copy_(0.2 * torch.randn(parameter.shape, generator=random))
+
+
 def _reference(policy: Policy) -> Policy:
+    if policy.adapted:
+        return policy.without_adapter()
     other = tiny.policy(seed=1)
     other.model.to(policy.device)
     return Policy(other.model.requires_grad_(False), policy.tokenizer, prefix_obstacle=other.prefix_obstacle)

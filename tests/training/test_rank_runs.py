@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 import torch
 from runs import timeless, weights
+from safetensors.torch import load_file
 
 from grouprl.records import RunFolder
 from grouprl.training import config_from_dict, resume, train
@@ -155,6 +156,33 @@ def test_sharded_weights_go_on_on_any_number_of_ranks(place, alone):
     run = RunFolder(path)
     near(timeless(run.metrics()), timeless(alone.metrics), "metrics")
     same_model(run, alone)
+
+
+def test_a_sharded_model_trains_an_adapter(place):
+    """Begun by one process, taken up by two ranks and by three; the adapter, and the model that it is merged into, are
+    those of one process. With a reference, which is the sharded model without the adapter."""
+    table = {
+        **RunFolder(place).config(),
+        "steps": 3,
+        "objective": {"beta": 0.1},
+        "lora": {"lora_rank": 2, "lora_merge": True},
+    }
+    alone = train(config_from_dict({**table, "output_dir": str(place / "adapter-alone")}))
+    path = place / "adapter"
+    train(config_from_dict({**table, "steps": 1, "output_dir": str(path)}))
+    for size, steps in ((2, 2), (3, 3)):
+        more = ["train", "--resume", "adapter", "--steps", str(steps), "--strategy", "fsdp"]
+        done = launch.torchrun(size, more, cwd=place)
+        assert done.returncode == 0, done.stderr
+    run = RunFolder(path)
+    near(timeless(run.metrics()), timeless(alone.metrics), "metrics")
+    same_model(run, alone)
+    mine, theirs = (
+        load_file(folder / "adapter/adapter_model.safetensors") for folder in (run.model_dir, alone.model_dir)
+    )
+    assert mine.keys() == theirs.keys()
+    for name, matrix in theirs.items():
+        torch.testing.assert_close(mine[name], matrix, rtol=1e-4, atol=2e-5, msg=name)
 
 
 REFUSED = '''

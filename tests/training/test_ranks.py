@@ -233,7 +233,11 @@ def test_others_that_do_not_come_are_given_up(monkeypatch):
 @pytest.mark.parametrize(
     ("section", "said"),
     [
-        ({"lora": {"lora_rank": 4}}, "lora.lora_rank is 4, expected 0"),
+        ({"lora": {"lora_rank": 4, "quantize": "nf4"}}, "lora.quantize is 'nf4', expected 'none'"),
+        (
+            {"lora": {"lora_rank": 4}, "objective": {"kl_in": "reward", "beta": 0.1}},
+            "lora_rank is 4 with objective.kl_in = 'reward', expected 'loss'",
+        ),
         ({"optimizer": {"optimizer_kind": "adamw_8bit"}}, "expected 'adamw'"),
         ({"advantage": {"estimator": "gae"}}, "has a critic"),
     ],

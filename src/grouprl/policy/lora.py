@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from grouprl.errors import ConfigError, MissingDependency, ModelError
 from grouprl.policy.layers import packable, packed_weights, use_lean_layers
 from grouprl.policy.quiet import quiet_transformers
+from grouprl.policy.sharding import whole
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -143,15 +144,23 @@ def merged_packed(model: nn.Module, rows: int) -> Iterator[None]:
                 layer.enable_adapters(True)
 
 
-def save_adapter(model: nn.Module, folder: Path) -> None:
-    """Write adapter_config.json and adapter_model.safetensors as peft does: `PeftModel.from_pretrained` reads them."""
+def save_adapter(model: nn.Module, folder: Path, state: Mapping[str, Tensor] | None = None) -> None:
+    """Write adapter_config.json and adapter_model.safetensors as peft does: `PeftModel.from_pretrained` reads them.
+
+    Args:
+        model: With an adapter.
+        folder: Made if need be.
+        state: The adapter's matrices by the model's names, where the model's own are shared out over ranks.
+    """
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
     # Embeddings are never adapted; asked, peft would look the base model up on the hub.
-    state = get_peft_model_state_dict(model, save_embedding_layers=False)
-    tensors = {f"{PEFT_PREFIX}{name}": x.detach().cpu().contiguous() for name, x in state.items()}
+    named = get_peft_model_state_dict(
+        model, state_dict=None if state is None else dict(state), save_embedding_layers=False
+    )
+    tensors = {f"{PEFT_PREFIX}{name}": x.detach().cpu().contiguous() for name, x in named.items()}
     save_file(tensors, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
     config = copy.copy(_config_of(model))
     config.inference_mode = True  # for whoever loads it, as peft writes it
@@ -225,16 +234,26 @@ def merge_adapter(model: nn.Module) -> None:
 
 
 @torch.no_grad()
-def merged_parameters(model: nn.Module) -> Iterator[Tensor]:
-    """The parameters of the model without its adapter, in its order, those that it adapts as W + s B A; one at a
-    time."""
+def merged_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The parameters of the model without its adapter, by their names in it and in its order, those that it adapts as
+    W + s B A; one at a time. Those that are shared out over ranks are put together, and all ranks call it."""
     layers = {f"{name}.base_layer.weight": m for name, m in model.named_modules() if is_adapted_layer(m)}
     adapter = {id(p) for _, p in _adapter_parameters(model)}
     for name, parameter in model.named_parameters():
         if id(parameter) in adapter:
             continue
-        layer = layers.get(name)
-        yield parameter if layer is None else parameter + _delta(layer)
+        layer, together = layers.get(name), whole(parameter)
+        yield name.replace(".base_layer.", "."), together if layer is None else together + _delta(layer)
+
+
+def merged_state(model: nn.Module, *, keep: bool) -> dict[str, Tensor]:
+    """The state dict of the model without its adapter, with `merged_parameters`, on the CPU; empty where this process
+    is not to `keep` it."""
+    parameters = {name: merged.cpu() for name, merged in merged_parameters(model) if keep}
+    buffers = {
+        name: x for name, x in model.state_dict(keep_vars=True).items() if not isinstance(x, nn.Parameter)
+    }
+    return {**parameters, **buffers} if keep else {}
 
 
 def base_of(folder: Path) -> str | None:
@@ -270,9 +289,11 @@ def _adapted_layers(model: nn.Module) -> list[Any]:
 
 
 def _delta(layer: Any) -> Tensor:
-    """s B A."""
-    delta: Tensor = layer.get_delta_weight(layer.active_adapters[0])
-    return delta
+    """s B A, as the layer's weight lies."""
+    (name,) = layer.active_adapters
+    a, b = (whole(part[name].weight) for part in (layer.lora_A, layer.lora_B))
+    delta: Tensor = (b @ a) * layer.scaling[name]
+    return delta.T if layer.fan_in_fan_out else delta
 
 
 def _adapter_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

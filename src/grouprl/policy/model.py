@@ -24,6 +24,7 @@ from grouprl.policy.lora import (
     merge_adapter,
     merged_packed,
     merged_parameters,
+    merged_state,
     save_adapter,
 )
 from grouprl.policy.quiet import quiet_transformers
@@ -108,7 +109,8 @@ class Policy:
     def take_weights(self, other: Policy) -> None:
         """Become the other policy, its adapter added to its weights, rounded to the own type."""
         if other.adapted:
-            for mine, theirs in zip(self.model.parameters(), merged_parameters(other.model), strict=True):
+            merged = merged_parameters(other.model)
+            for mine, (_, theirs) in zip(self.model.parameters(), merged, strict=True):
                 mine.copy_(theirs)
             return
         if other.sharded:
@@ -131,9 +133,14 @@ class Policy:
         return with_whole_weights(self.model, act)
 
     def whole_state(self, *, keep: bool) -> dict[str, Tensor] | None:
-        """The state dict of a sharded policy, for `save` on the rank that is to `keep` it; all ranks call it. None
-        where the weights are whole already."""
-        return whole_state(self.model, keep=keep) if self.sharded else None
+        """What `save` is to write of a sharded policy, in whole tensors, on the rank that is to `keep` it; all ranks
+        call it. None where the weights are whole already."""
+        return whole_state(self.model, keep=keep, trained_only=self.adapted) if self.sharded else None
+
+    def merged_state(self, *, keep: bool) -> dict[str, Tensor]:
+        """What `save` is to write of the whole model with its adapter added to the weights, in whole tensors, on the
+        rank that is to `keep` it; of sharded weights all ranks call it."""
+        return merged_state(self.model, keep=keep)
 
     def packed(self, rows: int) -> AbstractContextManager[None]:
         """For many small forwards without gradient: see `layers.packed_weights`, `lora.merged_packed`."""
@@ -280,12 +287,13 @@ class Policy:
         """A micro-batch of `plan_micro_batches` as tensors on this model's device."""
         return build_rows(batch, pad_id=self.pad_id, share_prefix=share_prefix, device=self.device)
 
-    def save(self, folder: Path, state: Mapping[str, Tensor] | None = None) -> None:
+    def save(self, folder: Path, state: Mapping[str, Tensor] | None = None, *, merged: bool = False) -> None:
         """The model with tokenizer and generation config: `from_pretrained` loads the folder. Of a model with an
-        adapter the adapter alone, in peft's form. Of a sharded one its `whole_state`."""
+        adapter the adapter alone, in peft's form, or with `merged` the whole model, of its `merged_state`. Of a sharded
+        one its `whole_state`."""
         with quiet_transformers():
-            if self.adapted:
-                save_adapter(self.model, folder)
+            if self.adapted and not merged:
+                save_adapter(self.model, folder, state)
             else:
                 self.model.save_pretrained(folder, state_dict=state)
             self.tokenizer.save_pretrained(folder)

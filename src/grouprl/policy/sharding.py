@@ -90,11 +90,14 @@ def slice_like(tensor: Tensor, like: Tensor) -> Tensor:
     return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
 
 
-def whole_state(model: nn.Module, *, keep: bool) -> dict[str, Tensor]:
-    """The state dict of a sharded model in whole tensors on the CPU; empty where this rank is not to `keep` it."""
+def whole_state(model: nn.Module, *, keep: bool, trained_only: bool = False) -> dict[str, Tensor]:
+    """The state dict of a sharded model, or what is trained of it, in whole tensors on the CPU; empty where this rank
+    is not to `keep` it."""
     found: dict[str, Tensor] = {}
     seen: dict[int, Tensor] = {}  # tied weights stay one
     for name, tensor in model.state_dict(keep_vars=True).items():
+        if trained_only and not tensor.requires_grad:
+            continue
         if id(tensor) not in seen:
             together = whole(tensor.detach())
             seen[id(tensor)] = together.cpu() if keep else together[:0]

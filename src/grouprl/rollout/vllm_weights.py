@@ -181,8 +181,7 @@ def checkpoint_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
     """
     model = policy.model
     own = {n.replace(".base_layer.", "."): p for n, p in model.named_parameters() if ".lora_" not in n}
-    tensors = merged_parameters(model) if policy.adapted else iter(own.values())
-    pairs = ((name, tensor.detach()) for name, tensor in zip(own, tensors, strict=True))
+    pairs = ((name, tensor.detach()) for name, tensor in merged_parameters(model))
     if _named_as_saved(model, own):
         yield from pairs
     else:  # transformers fuses experts, say, as it loads them

@@ -119,16 +119,17 @@ def save_final_model(
     policy: Policy,
     *,
     step: int,
-    merge: bool = False,
     weights: Mapping[str, Tensor] | None = None,
+    merged: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write `model/`, with the step it is of, whole or not at all; with `merge` a policy with an adapter as a whole
-    model, and the adapter in `model/adapter/`; with the `weights` of a sharded policy."""
+    """Write `model/`, with the step it is of, whole or not at all; with the `weights` of a sharded policy; with a
+    `merged` state a policy with an adapter as a whole model, and the adapter in `model/adapter/`."""
     with _errors_as_os(folder.model_dir), atomic_dir(folder.model_dir, replace=True) as work:
-        if merge:
-            policy.save(work / ADAPTER_FOLDER)
-            policy = policy.copy(torch.float32)
-        policy.save(work, weights)
+        if merged is None:
+            policy.save(work, weights)
+        else:
+            policy.save(work, merged, merged=True)
+            policy.save(work / ADAPTER_FOLDER, weights)
         (work / STEP_FILE).write_text(json.dumps({"step": step}), encoding="utf-8")
 
 

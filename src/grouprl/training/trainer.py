@@ -107,7 +107,7 @@ class Trainer:
         self.reference = reference
         if shared_out:
             policy.shard()
-            if reference is not None and config.objective.kl_in == "loss":
+            if reference is not None and not reference.sharded and config.objective.kl_in == "loss":
                 reference.shard()
         self.critic = Critic(policy, config) if advantages.needs_critic else None
         self.optimizer = make_optimizer(
@@ -182,13 +182,11 @@ class Trainer:
         """Write the final model; where a rank dies in the midst of it, the run goes on from its last checkpoint."""
         try:
             weights = self.policy.whole_state(keep=self.ranks.first)
+            merge = self.config.lora.lora_merge
+            merged = self.policy.merged_state(keep=self.ranks.first) if merge else None
             self.ranks.from_first(
                 lambda: save_final_model(
-                    self.folder,
-                    self.policy,
-                    step=self.state.step,
-                    merge=self.config.lora.lora_merge,
-                    weights=weights,
+                    self.folder, self.policy, step=self.state.step, weights=weights, merged=merged
                 )
             )
         except RuntimeError as raised:

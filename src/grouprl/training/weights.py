@@ -49,9 +49,14 @@ def _check_fsdp(config: Config, where: str) -> None:
     """Refuse what cannot be shared out over ranks."""
     for wrong, what in (
         (
-            config.lora.lora_rank > 0,
-            f"lora.lora_rank is {config.lora.lora_rank}, expected 0: an adapter's gradient and moments are small; "
+            config.lora.quantize != "none",
+            f"lora.quantize is {config.lora.quantize!r}, expected 'none': weights in 4 bits are not cut into shares; "
             "take 'ddp'",
+        ),
+        (
+            config.lora.lora_rank > 0 and config.objective.kl_in == "reward",
+            f"lora.lora_rank is {config.lora.lora_rank} with objective.kl_in = 'reward', expected 'loss': the "
+            "reference is the model without its adapter, which no rank has whole; take kl_in = 'loss', or 'ddp'",
         ),
         (
             config.optimizer.optimizer_kind != "adamw",
