@@ -170,10 +170,11 @@ def memory(plan: Plan) -> Memory:
 
     Weights, gradients and AdamW's moments are in float32 (16 bytes a trained weight), as grouprl and verl have them,
     and cut over the GPUs by FSDP. Layers compute in bfloat16: from a whole rounded copy under autocast (DP), from two
-    layers gathered at a time, with embedding and head (FSDP). The
-    sampler's weights are a bfloat16 copy, whole on each GPU (grouprl's own engine) or cut over `tensor_parallel`;
-    verl's are put away while it trains, grouprl's are not; 4-bit weights are sampled from as they are. Gradients and
-    activations exist while it trains alone; where an engine stays beside it, micro-batch and cache share what is free.
+    layers gathered at a time, with embedding and head (FSDP). The sampler's weights are a bfloat16 copy, whole on each
+    GPU (grouprl's own engine) or cut over `tensor_parallel`; verl's are put away while it trains, grouprl's are not; of
+    sharded weights rank 0 keeps a whole copy to hand over to a server; 4-bit weights are sampled from as they are.
+    Gradients and activations exist while it trains alone; where an engine stays beside it, micro-batch and cache share
+    what is free.
     """
     shape, P = plan.shape, plan.shape.parameters
     room, cut = USABLE * plan.gpu.memory, plan.share
@@ -183,6 +184,8 @@ def memory(plan: Plan) -> Memory:
         "moments": 8 * plan.trained / cut,
     }
     sampler = {} if plan.mode == "qlora" else {"the sampler's weights": BFLOAT16 * P / plan.tensor_parallel}
+    if plan.way is GROUPRL_VLLM and plan.sharded:
+        sampler["a copy to hand over"] = BFLOAT16 * P  # rank 0's
     away = plan.way is VERL
     layer = shape.body / shape.layers
     copies = 2 * BFLOAT16 * (layer + shape.head) if plan.sharded else BFLOAT16 * shape.body
@@ -339,10 +342,10 @@ def placements(
     degrees = [n for n in (1, 2, 4, 8) if n <= gpus and shape.kv_heads % n == 0]
     found = []
     for mode in modes:
-        # What is cut by FSDP has no 4-bit weights, and vLLM in a process of grouprl's has that process's GPU.
+        # What is cut by FSDP has no 4-bit weights, and a vLLM server of grouprl's takes weights within one machine.
         for sharded in (False, True) if gpus > 1 and mode != "qlora" else (False,):
             found.append(replace(first, mode=mode, sharded=sharded))
-            if mode != "qlora":
+            if mode != "qlora" and gpus <= gpu.in_machine:
                 found.append(replace(first, mode=mode, sharded=sharded, way=GROUPRL_VLLM))
     if "full" in modes:
         found += [replace(first, way=VERL, sharded=True, tensor_parallel=n) for n in degrees]

@@ -78,6 +78,8 @@ def move() -> str:
         lines = [Line([(log2(LENGTHS[0]), 1.0), (log2(LENGTHS[-1]), 1.0)], GREY, dashed=True)]
         for k, (shape, gpus, colour) in enumerate(kinds):
             like = Plan(shape, STANDARD, gpus, call_s=load()["rates"]["call_s"])
+            if way is GROUPRL_VLLM and gpus > like.gpu.in_machine:
+                continue
             curve = [(log2(tokens), _ratio(like, tokens, way)) for tokens in LENGTHS]
             label = f"{shape.name.removeprefix('Qwen2.5-')}, {gpus} GPU{'s' if gpus > 1 else ''}"
             # The lines end close together, so the labels stand in the free corner above them.

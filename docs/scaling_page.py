@@ -199,6 +199,8 @@ def predictions() -> str:
                 (VERL, "full"),
             ):
                 mine = [p for p in plans if p.way is way and (p.mode == "full") is (mode == "full")]
+                if not mine:  # vLLM for grouprl on several machines
+                    continue
                 rows.append([shape.name, str(gpus), way.name, *cells(mine, mode)])
     return table(["", "H100", "", "placement", "needs, GiB", "s a step", "completions an hour"], rows)
 
@@ -314,6 +316,7 @@ def move() -> str:
         rows += [
             [f"{shape.name}, {gpus}", engine, *(both(ratios_to_verl(one, way)) for one in chosen)]
             for way, engine in ((GROUPRL, "its own"), (GROUPRL_VLLM, "vLLM"))
+            if gpus <= H100.in_machine or way is GROUPRL
         ]
     return table(["model, H100", "grouprl's engine", *(f"{tokens:,}" for tokens in LENGTHS)], rows)
 
@@ -335,7 +338,7 @@ def verdict(chosen: Mapping[Way, Plan | None], own: Sequence[float], served: Seq
         return "neither holds all weights: adapters (above), or more GPUs"
     if chosen[GROUPRL] is None:
         return "**move**: grouprl holds adapters alone"
-    most = max(own, served, key=prod)
+    most = max(own, served, key=prod) if served else own
     engine = "its own engine" if most is own else "vLLM as its engine"
     if min(most) >= 1:
         return f"stay, with {engine}"

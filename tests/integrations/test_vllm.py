@@ -15,6 +15,7 @@ import sys
 import time
 from pathlib import Path
 
+import launch
 import pytest
 import tiny
 import torch
@@ -26,6 +27,7 @@ import tomli_w
 from grouprl.cli.main import main
 from grouprl.errors import RolloutError
 from grouprl.policy.lora import attach_adapter
+from grouprl.records import RunFolder
 from grouprl.rollout import LocalEngine, Sampling
 from grouprl.rollout.vllm_engine import VllmEngine
 from grouprl.rollout.vllm_http import VllmClient
@@ -351,6 +353,34 @@ def test_two_steps_of_training(model, tmp_path, engine, max_staleness):
         assert (metrics["sampler_weight_mean"] == pytest.approx(1.0, abs=1e-3)) == fresh
     assert [e["step"] for e in run.evaluations] == [0, 2]
     assert (run.path / "vllm.log").exists() == (engine == "vllm_server")
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_two_steps_of_training_on_two_ranks(model, tmp_path, strategy):
+    """One server for both, started by rank 0 without torchrun's variables; also of weights that no rank has whole."""
+    (tmp_path / "reward.py").write_text(
+        "def even(completions):\n    return [float(len(text) % 2) for text in completions]\n"
+    )
+    table = {
+        "model": str(model),
+        "steps": 2,
+        "device": "cpu",
+        "reward": ["reward.py:even"],
+        "rollout": {"engine": "vllm_server", "prompts_per_step": 4, "group_size": 4, "max_new_tokens": 8},
+        "vllm": {"vllm_args": list(EXTRA)},
+        "optimizer": {"lr": 0.01},
+        "evaluation": {"eval_prompts": 2, "eval_samples": 2},
+        "distributed": {"strategy": strategy},
+    }
+    (tmp_path / "config.toml").write_text(tomli_w.dumps(table))
+    done = launch.torchrun(2, ["train", "config.toml", "--output-dir", "run"], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    metrics = RunFolder(tmp_path / "run").metrics()
+    assert [m["step"] for m in metrics] == [1, 2]
+    for line in metrics:
+        assert line["groups_with_advantage_share"] > 0
+        assert line["sampler_weight_mean"] == pytest.approx(1.0, abs=1e-3)
+    assert [e["step"] for e in RunFolder(tmp_path / "run").evaluations()] == [0, 2]
 
 
 @pytest.mark.gpu

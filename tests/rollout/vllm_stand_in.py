@@ -5,7 +5,7 @@
 Its tokens are made of the request's seed and of the weights that it was given, so that completions tell what they
 depend on. FOLDER holds what happens to it: a file die-<n> makes it end at its n-th completion (and is removed), a
 file refuse gives status 400, a file late holds the seconds to wait before it answers. It notes its calls in
-FOLDER/calls.
+FOLDER/calls, and after each hand-over the sum of the weights in FOLDER/weights.
 """
 
 from __future__ import annotations
@@ -56,6 +56,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if Handler.updating == starts:
                 return self.answer({"error": {"message": "a weight update is (not) active"}}, 500)
             Handler.updating = starts
+            if not starts:
+                with SERVED, (self.folder / "weights").open("a") as weights:
+                    weights.write(f"{Handler.weights}\n")
         elif self.path == "/update_weights":
             assert Handler.updating
             from safetensors.numpy import load_file

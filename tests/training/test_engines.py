@@ -6,15 +6,19 @@ import sys
 import time
 from pathlib import Path
 
+import launch
+import polars as pl
 import pytest
 import tiny
 import tomli_w
 import torch
+from safetensors.torch import load_file
 
 from grouprl.cli.main import main
 from grouprl.errors import ConfigError, MissingDependency
 from grouprl.rollout import LocalEngine, vllm_server
 from grouprl.rollout.vllm_http import VllmClient
+from grouprl.rollout.vllm_options import without_torchrun
 from grouprl.rollout.vllm_weights import free_port
 from grouprl.training import Config, config_from_dict, train
 from grouprl.training.engines import check_engine_packages, make_engine, reserved_share
@@ -102,10 +106,13 @@ def test_vllm_is_not_needed_where_it_runs_elsewhere(vllm, monkeypatch):
     check_engine_packages(config_from_dict({"rollout": {"engine": "vllm_server"}, "vllm": vllm}), 1)
 
 
-def test_several_ranks_are_refused():
+def test_vllm_within_several_ranks_is_refused():
     """However they were started: it is the ranks that met which count."""
     check_engine_packages(Config(), 2)
-    with pytest.raises(ConfigError, match="on 2 ranks, expected one"):
+    check_engine_packages(
+        config_from_dict({"rollout": {"engine": "vllm_server"}, "vllm": {"vllm_url": URL}}), 2
+    )
+    with pytest.raises(ConfigError, match="on 2 ranks, expected 'vllm_server'"):
         check_engine_packages(config_from_dict({"rollout": {"engine": "vllm"}}), 2)
 
 
@@ -217,3 +224,71 @@ def test_a_server_that_is_gone_stops_the_run_with_a_checkpoint(
     assert said.startswith("grouprl: vllm server http://127.0.0.1")
     assert "step 2 is saved: go on with grouprl train --resume" in said
     assert [p.name for p in (run / "checkpoints").iterdir()] == ["step_00002"]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "fsdp, an adapter"])
+def test_one_server_samples_for_all_ranks(strategy, server, run_of_four_completions_a_step):
+    """Rank 0 alone speaks with it. Its weights after the last hand-over, for the last evaluation, are the final
+    model's, also where no rank has all of them; every completion is in the records, once."""
+    path, run = run_of_four_completions_a_step
+    reward = server[1] / "reward.py"
+    reward.write_text(
+        "def odd(completions, completion_ids):\n    return [float(ids[0] % 2) for ids in completion_ids]\n"
+    )
+    options = [
+        "--strategy",
+        strategy.split(",")[0],
+        "--eval-prompts",
+        "2",
+        "--lr",
+        "0.01",
+        "--reward",
+        f"{reward}:odd",
+    ]
+    if "adapter" in strategy:
+        options += ["--lora-rank", "2", "--lora-merge"]
+    done = launch.torchrun(2, ["train", str(path), *options], cwd=server[1])
+    assert done.returncode == 0, done.stderr
+    calls = (server[1] / "calls").read_text().split()
+    assert calls.count("/init_weight_transfer_engine") == 1
+    assert calls.count("/v1/completions") == 3 * 4 + 2 * 2 * 2  # steps; two evaluations, sampled and greedy
+    given = [int(line) for line in (server[1] / "weights").read_text().split()]
+    assert len(given) == calls.count("/start_weight_update") == 3 + 2
+    weights = load_file(run / "model/model.safetensors")
+    assert given[-1] == pytest.approx(
+        sum(abs(float(w.double().sum())) for w in weights.values()) * 1e6, rel=1e-5
+    )
+    assert given[-1] != pytest.approx(given[0], rel=1e-5)
+    for step in (1, 2, 3):
+        rows = pl.read_parquet(run / f"rollouts/step_0000{step}.parquet")
+        assert rows["group_id"].value_counts()["count"].to_list() == [2] * 4
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_server_that_is_gone_stops_all_ranks(strategy, server, run_of_four_completions_a_step):
+    path, _ = run_of_four_completions_a_step
+    (server[1] / "die-10").touch()
+    impatient = server[1] / "impatient.py"
+    impatient.write_text(
+        "import sys\nfrom grouprl.cli.main import main\nfrom grouprl.rollout import vllm_server\n"
+        "vllm_server.PAUSES_S = (0.05,)\n"
+        f"sys.exit(main(['train', {str(path)!r}, '--strategy', {strategy!r}]))\n"
+    )
+    done = launch.torchrun_script(2, impatient, cwd=server[1])
+    assert done.returncode != 0
+    lines = [line for line in done.stderr.splitlines() if line.startswith("grouprl: ")]
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("grouprl: vllm server http://127.0.0.1")
+    assert "step 2 is saved: go on with grouprl train --resume" in lines[0]
+
+
+def test_a_server_is_not_told_of_torchruns_ranks():
+    told = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0"}
+    told |= {
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "1",
+        "TORCHELASTIC_RUN_ID": "x",
+        "ROLE_WORLD_SIZE": "2",
+    }
+    kept = {"PATH": "/bin", "OMP_NUM_THREADS": "1", "MY_RANK_FILE": "x"}
+    assert without_torchrun(told | kept) == kept

@@ -29,7 +29,7 @@ from grouprl.policy.lora import (
 )
 from grouprl.policy.quiet import quiet_transformers
 from grouprl.policy.rows import Member, Rows, build_rows
-from grouprl.policy.sharding import is_sharded, shard_model, whole, whole_state, with_whole_weights
+from grouprl.policy.sharding import is_sharded, shard_model, whole_state, with_whole_weights
 from grouprl.types import Prompt
 
 T = TypeVar("T")
@@ -108,14 +108,10 @@ class Policy:
     @torch.no_grad()
     def take_weights(self, other: Policy) -> None:
         """Become the other policy, its adapter added to its weights, rounded to the own type."""
-        if other.adapted:
+        if other.adapted or other.sharded:
             merged = merged_parameters(other.model)
             for mine, (_, theirs) in zip(self.model.parameters(), merged, strict=True):
                 mine.copy_(theirs)
-            return
-        if other.sharded:
-            for mine, theirs in zip(self.model.parameters(), other.model.parameters(), strict=True):
-                mine.copy_(whole(theirs))
             return
         torch._foreach_copy_(list(self.model.parameters()), list(other.model.parameters()))
 

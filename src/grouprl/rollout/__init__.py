@@ -1,7 +1,7 @@
 """Prompts to groups of completions."""
 
-from grouprl.rollout.engine import Engine, LocalEngine
+from grouprl.rollout.engine import Draw, Engine, LocalEngine
 from grouprl.rollout.local import generate
 from grouprl.rollout.sampling import Sampling
 
-__all__ = ["Engine", "LocalEngine", "Sampling", "generate"]
+__all__ = ["Draw", "Engine", "LocalEngine", "Sampling", "generate"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NotRequired, Protocol, TypedDict, Unpack
 
 import torch
 
@@ -13,19 +13,21 @@ from grouprl.rollout.sampling import Sampling
 from grouprl.types import Group
 
 
+class Draw(TypedDict):
+    """Keywords of `Engine.generate`, as `rollout.generate` has them: what is drawn for each prompt, and who is told."""
+
+    group_size: int
+    sampling: Sampling
+    seed: int
+    stream: str
+    progress: NotRequired[Callable[[int, int], None] | None]
+
+
 class Engine(Protocol):
     """Samples groups of completions, with the weights that it was last given."""
 
     def generate(
-        self,
-        prompts: Sequence[EncodedPrompt],
-        *,
-        group_size: int,
-        sampling: Sampling,
-        seed: int,
-        stream: str,
-        earlier: Sequence[EncodedPrompt] = (),
-        progress: Callable[[int, int], None] | None = None,
+        self, prompts: Sequence[EncodedPrompt], *, earlier: Sequence[EncodedPrompt] = (), **draw: Unpack[Draw]
     ) -> list[Group]:
         """A group of completions for each prompt, in their order; see `rollout.generate`."""
         ...
@@ -63,28 +65,10 @@ class LocalEngine:
         self.batch_tokens = batch_tokens
 
     def generate(
-        self,
-        prompts: Sequence[EncodedPrompt],
-        *,
-        group_size: int,
-        sampling: Sampling,
-        seed: int,
-        stream: str,
-        earlier: Sequence[EncodedPrompt] = (),
-        progress: Callable[[int, int], None] | None = None,
+        self, prompts: Sequence[EncodedPrompt], *, earlier: Sequence[EncodedPrompt] = (), **draw: Unpack[Draw]
     ) -> list[Group]:
         """See `Engine.generate`."""
-        return generate(
-            self.sampler,
-            prompts,
-            group_size=group_size,
-            sampling=sampling,
-            seed=seed,
-            stream=stream,
-            earlier=earlier,
-            batch_tokens=self.batch_tokens,
-            progress=progress,
-        )
+        return generate(self.sampler, prompts, earlier=earlier, batch_tokens=self.batch_tokens, **draw)
 
     def take_weights(self, policy: Policy) -> None:
         """See `Engine.take_weights`; nothing where the weights are the policy's own."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,3 +108,9 @@ def served_model(name: str) -> str:
 def with_defaults(environment: Mapping[str, str], **others: str) -> dict[str, str]:
     """An environment with `DEFAULT_ENVIRONMENT`, and others, where it says nothing else."""
     return {**DEFAULT_ENVIRONMENT, **others, **environment}
+
+
+def without_torchrun(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment without what torchrun tells a rank, which vLLM would take for its own place among others."""
+    told = re.compile(r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|TORCHELASTIC_.*")
+    return {name: value for name, value in environment.items() if not told.fullmatch(name)}

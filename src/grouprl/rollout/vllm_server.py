@@ -16,7 +16,7 @@ from grouprl.errors import RolloutError
 from grouprl.policy import EncodedPrompt, Policy
 from grouprl.rollout.sampling import Sampling
 from grouprl.rollout.vllm_http import ServerAway, VllmClient, checked_url
-from grouprl.rollout.vllm_options import VllmOptions, check_started, with_defaults
+from grouprl.rollout.vllm_options import VllmOptions, check_started, with_defaults, without_torchrun
 from grouprl.rollout.vllm_process import ServerProcess, serve_command
 from grouprl.rollout.vllm_requests import Request, Sampled, make_groups, make_requests
 from grouprl.rollout.vllm_weights import FileHandOver, HandOver, NcclHandOver
@@ -273,7 +273,7 @@ class VllmServerEngine:
             return client
         if self._process is not None:
             self._process.stop()
-        environment = with_defaults(os.environ) | {"VLLM_SERVER_DEV_MODE": "1"}
+        environment = with_defaults(without_torchrun(os.environ)) | {"VLLM_SERVER_DEV_MODE": "1"}
         if self._devices:
             environment["CUDA_VISIBLE_DEVICES"] = self._devices
         self._process = ServerProcess(

@@ -18,7 +18,7 @@ from grouprl.training.clock import Clock
 from grouprl.training.collected import DOWN_SAMPLED, WITHOUT_SPREAD, Collected
 from grouprl.training.config import Config, SamplingConfig, sampling_of
 from grouprl.training.curriculum import Curriculum
-from grouprl.training.dealing import sample_groups, score_groups
+from grouprl.training.dealing import score_groups
 from grouprl.training.events import Listener
 from grouprl.training.metrics import group_numbers, rewards_tensor
 from grouprl.training.prompts import draw_prompts
@@ -37,7 +37,7 @@ class Collector:
         prompts: To train on.
         curriculum: Which of them to pass over; learns from what is sampled.
         listener: Told of the progress.
-        ranks: Over which sampling and scoring are dealt out; by default this process alone.
+        ranks: Over which scoring is dealt out, as the engine deals out sampling; by default this process alone.
     """
 
     def __init__(
@@ -135,9 +135,7 @@ class Collector:
         sampling: Sampling | None = None,
         earlier: Sequence[EncodedPrompt] = (),
     ) -> list[Group]:
-        return sample_groups(
-            self.ranks,
-            self.engine,
+        return self.engine.generate(
             prompts,
             group_size=group_size or self.config.rollout.group_size,
             sampling=sampling or self.sampling,

@@ -1,50 +1,111 @@
-"""Sampling and scoring dealt out over the ranks, whole groups, and put together again in the order of the prompts."""
+"""Sampling and scoring over the ranks of a run: what each rank does, and how all get all of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, Unpack
 
-from grouprl.policy import EncodedPrompt
-from grouprl.rollout import Engine, Sampling
+import torch
+
+from grouprl.policy import EncodedPrompt, Policy
+from grouprl.policy.lora import merged_parameters
+from grouprl.rollout import Draw, Engine
 from grouprl.tasks import Reward, Scores, score
 from grouprl.training.ranks import Ranks
 from grouprl.types import Group
 
 
-def sample_groups(
-    ranks: Ranks,
-    engine: Engine,
-    prompts: Sequence[EncodedPrompt],
-    *,
-    group_size: int,
-    sampling: Sampling,
-    seed: int,
-    stream: str,
-    earlier: Sequence[EncodedPrompt] = (),
-    progress: Callable[[int, int], None] | None = None,
-) -> list[Group]:
-    """A group for each prompt, on every rank those of all. See `rollout.generate`.
+class DealtEngine:
+    """An engine on each rank, as one. A rank samples a contiguous share of the prompts, whole groups, maybe none.
 
-    A rank samples a contiguous share of the prompts, maybe none. To its engine the prompts of the ranks before it are
-    `earlier` ones, so that ids and randomness are those of one process.
+    To its engine the prompts of the ranks before it are `earlier` ones, so that ids and randomness are those of one
+    process.
+
+    Args:
+        engine: This rank's.
+        ranks: All get the groups of all, in the order of the prompts.
     """
-    mine = ranks.share(len(prompts))
 
-    def act() -> list[Group]:
-        if not mine:
-            return []
-        return engine.generate(
-            prompts[mine.start : mine.stop],
-            group_size=group_size,
-            sampling=sampling,
-            seed=seed,
-            stream=stream,
-            earlier=[*earlier, *prompts[: mine.start]],
-            progress=progress,
-        )
+    def __init__(self, engine: Engine, ranks: Ranks) -> None:
+        self._engine, self._ranks = engine, ranks
 
-    return [group for groups in ranks.each(act) for group in groups]
+    def generate(
+        self, prompts: Sequence[EncodedPrompt], *, earlier: Sequence[EncodedPrompt] = (), **draw: Unpack[Draw]
+    ) -> list[Group]:
+        """See `Engine.generate`; progress is told of this rank's share."""
+        mine = self._ranks.share(len(prompts))
+
+        def act() -> list[Group]:
+            before = [*earlier, *prompts[: mine.start]]
+            return (
+                self._engine.generate(prompts[mine.start : mine.stop], earlier=before, **draw) if mine else []
+            )
+
+        return [group for groups in self._ranks.each(act) for group in groups]
+
+    def take_weights(self, policy: Policy) -> None:
+        """See `Engine.take_weights`; of sharded weights collective."""
+        self._engine.take_weights(policy)
+
+    def close(self) -> None:
+        """See `Engine.close`."""
+        self._engine.close()
+
+
+class FirstEngine:
+    """One engine for all ranks, which rank 0 has: a server, say.
+
+    Args:
+        make: Makes it, for the policy whose weights it will be handed. Called on rank 0 alone.
+        policy: What is trained, its weights still whole.
+        ranks: All get the groups.
+        copy: Where the weights are going to be shared out over the ranks: the type in which rank 0 keeps a whole copy
+            to hand over. None where they stay whole.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Policy], Engine],
+        policy: Policy,
+        ranks: Ranks,
+        *,
+        copy: torch.dtype | None = None,
+    ) -> None:
+        self._ranks = ranks
+        self._copy = policy.copy(copy) if copy is not None and ranks.first else None
+        made: list[Engine] = []
+        ranks.from_first(lambda: made.append(make(self._copy or policy)))
+        self._engine = made[0] if made else None
+
+    def generate(
+        self, prompts: Sequence[EncodedPrompt], *, earlier: Sequence[EncodedPrompt] = (), **draw: Unpack[Draw]
+    ) -> list[Group]:
+        """See `Engine.generate`."""
+
+        def act() -> list[Group]:
+            assert self._engine is not None  # noqa: S101  (rank 0 has it)
+            return self._engine.generate(prompts, earlier=earlier, **draw)
+
+        return self._ranks.from_first(act)
+
+    def take_weights(self, policy: Policy) -> None:
+        """See `Engine.take_weights`; of sharded weights collective."""
+        if self._copy is not None:
+            self._copy.take_weights(policy)
+        elif policy.sharded:
+            for _ in merged_parameters(policy.model):  # rank 0 puts them together
+                pass
+
+        def act() -> None:
+            assert self._engine is not None  # noqa: S101  (rank 0 has it)
+            self._engine.take_weights(self._copy or policy)
+
+        self._ranks.from_first(act)
+
+    def close(self) -> None:
+        """See `Engine.close`."""
+        if self._engine is not None:
+            self._engine.close()
 
 
 def score_groups(

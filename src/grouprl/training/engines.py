@@ -15,6 +15,8 @@ from grouprl.rollout import Engine, LocalEngine, Sampling
 from grouprl.rollout.vllm_http import checked_url
 from grouprl.rollout.vllm_options import VllmOptions, longest_of, served_model
 from grouprl.rollout.vllm_requests import logprobs_mode
+from grouprl.training.dealing import DealtEngine, FirstEngine
+from grouprl.training.ranks import Ranks
 
 if TYPE_CHECKING:
     from grouprl.training.config import Config
@@ -59,16 +61,16 @@ def check_engine(config: Config, where: str) -> None:
 
 
 def check_engine_packages(config: Config, ranks: int) -> None:
-    """Nothing, where vLLM is installed if it is to run here, and this is the run's only process.
+    """Nothing, where vLLM is installed if it is to run here, and is not to run in each of several processes.
 
     Raises:
         MissingDependency: It is not installed.
-        ConfigError: There are several processes.
+        ConfigError: It is to run in several.
     """
-    if config.rollout.engine != "local" and ranks > 1:
+    if config.rollout.engine == "vllm" and ranks > 1:
         raise ConfigError(
-            f"rollout.engine = {config.rollout.engine!r} on {ranks} ranks, "
-            "expected one: each would want a vLLM of its own; take engine = 'local', or one process"
+            f"rollout.engine = {config.rollout.engine!r} on {ranks} ranks, expected 'vllm_server': vLLM within a rank "
+            "would take torchrun's ranks for its own; one server samples for all"
         )
     starts_here = not config.vllm.vllm_url and not config.vllm.vllm_python
     if config.rollout.engine != "local" and starts_here and find_spec("vllm") is None:
@@ -92,8 +94,9 @@ def make_engine(
     prompts: Sequence[EncodedPrompt],
     own_weights: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
+    ranks: Ranks | None = None,
 ) -> Engine:
-    """The engine that a configuration names, started.
+    """The engine that a configuration names, started; of several ranks one for all of them.
 
     Args:
         config: Checked.
@@ -103,19 +106,17 @@ def make_engine(
         own_weights: Whether the policy's weights change while it samples, or are going to be shared out over ranks;
             see `LocalEngine`.
         progress: Told (what, done, total) while it starts.
+        ranks: All call this together; by default this process alone.
 
     Raises:
         MissingDependency: vLLM is asked for and not installed.
         RolloutError: It does not start, or the server is not one that can be handed weights.
     """
-    rollout, vllm = config.rollout, config.vllm
+    rollout, vllm, ranks = config.rollout, config.vllm, ranks or Ranks()
+    dtype = getattr(torch, rollout.sampler_dtype)
     if rollout.engine == "local":
-        return LocalEngine(
-            policy,
-            dtype=getattr(torch, rollout.sampler_dtype),
-            batch_tokens=rollout.batch_tokens,
-            own_weights=own_weights,
-        )
+        local = LocalEngine(policy, dtype=dtype, batch_tokens=rollout.batch_tokens, own_weights=own_weights)
+        return DealtEngine(local, ranks.beside) if ranks.several else local
     options = VllmOptions(
         model=served_model(config.model),
         dtype=rollout.sampler_dtype,
@@ -134,15 +135,20 @@ def make_engine(
         return VllmEngine(policy, options)
     from grouprl.rollout.vllm_server import VllmServerEngine
 
-    return VllmServerEngine(
-        policy,
-        options,
-        own_weights=own_weights,
-        url=vllm.vllm_url,
-        allow_remote=vllm.vllm_allow_remote,
-        python=vllm.vllm_python,
-        devices=vllm.vllm_devices,
-        log=folder / "vllm.log",
-        timeout_s=vllm.vllm_timeout_s,
-        progress=progress,
-    )
+    def serve(policy: Policy) -> VllmServerEngine:
+        return VllmServerEngine(
+            policy,
+            options,
+            own_weights=own_weights and not ranks.several,
+            url=vllm.vllm_url,
+            allow_remote=vllm.vllm_allow_remote,
+            python=vllm.vllm_python,
+            devices=vllm.vllm_devices,
+            log=folder / "vllm.log",
+            timeout_s=vllm.vllm_timeout_s,
+            progress=progress,
+        )
+
+    if not ranks.several:
+        return serve(policy)
+    return FirstEngine(serve, policy, ranks.beside, copy=dtype if own_weights else None)

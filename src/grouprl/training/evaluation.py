@@ -11,7 +11,7 @@ from grouprl.policy import EncodedPrompt
 from grouprl.rollout import Engine, Sampling
 from grouprl.tasks import Scores, Task
 from grouprl.tasks.builtin_rewards import only_number
-from grouprl.training.dealing import sample_groups, score_groups
+from grouprl.training.dealing import score_groups
 from grouprl.training.ranks import Ranks
 from grouprl.training.statistics import accuracy_interval, mean, pass_at_k
 from grouprl.types import Group
@@ -62,7 +62,7 @@ def evaluate(
         on_reward_error: As in training.
         ks: pass@k is estimated for each; k at most `samples`.
         progress: Called with (completions done, completions in all).
-        ranks: Over which sampling and scoring are dealt out; all get the same. By default this process alone.
+        ranks: Over which scoring is dealt out, as the engine deals out sampling. By default this process alone.
 
     Returns:
         A record with accuracy (and its 95 % interval), accuracy_greedy, pass@k, reward_mean, truncated_share,
@@ -71,31 +71,22 @@ def evaluate(
     """
     start = time.perf_counter()
     ranks = ranks or Ranks()
-    mine = len(ranks.share(len(prompts)))
-    total = mine * (samples + 1)
-
-    def report(offset: int) -> Callable[[int, int], None]:
-        return lambda done, _: progress(offset + done, total) if progress is not None else None
-
-    groups = sample_groups(
-        ranks,
-        engine,
+    report = progress or (lambda done, total: None)
+    groups = engine.generate(
         prompts,
         group_size=samples,
         sampling=sampling,
         seed=seed,
         stream="evaluation",
-        progress=report(0),
+        progress=lambda done, total: report(done, total + total // samples),
     )
-    greedy_groups = sample_groups(
-        ranks,
-        engine,
+    greedy_groups = engine.generate(
         prompts,
         group_size=1,
         sampling=Sampling(temperature=0.0, max_new_tokens=sampling.max_new_tokens, stop=sampling.stop),
         seed=seed,
         stream="evaluation",
-        progress=report(mine * samples),
+        progress=lambda done, total: report(samples * total + done, samples * total + total),
     )
     scores = score_groups(ranks, task.rewards, groups, on_error=on_reward_error)
     greedy = score_groups(ranks, task.rewards, greedy_groups, on_error=on_reward_error)

@@ -103,6 +103,7 @@ class Trainer:
             prompts=[*self.prompts, *self.heldout],
             own_weights=shared_out or config.rollout.max_staleness > 0,
             progress=self.listener.stage,
+            ranks=self.ranks,
         )
         self.reference = reference
         if shared_out:
