@@ -145,12 +145,13 @@ def _over_all_seeds(seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def over_seeds(values: Sequence[float]) -> dict[str, Any]:
-    """Mean, least, greatest, and the 95 % interval of the mean: m ± t s / √n, none for a single value."""
+    """Mean, median, least, greatest, and the 95 % interval of the mean: m ± t s / √n, none for a single value."""
     n, centre = len(values), fmean(values)
     half = T_95[n - 2] * stdev(values) / sqrt(n) if n > 1 else None
     return {
         "n": n,
         "mean": _round(centre),
+        "median": _round(median(values)),
         "least": _round(min(values)),
         "greatest": _round(max(values)),
         "low": None if half is None else _round(centre - half),

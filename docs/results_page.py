@@ -83,7 +83,7 @@ def estimators(found: Mapping[str, Any]) -> str:
         "gained, 95 % of the mean": lambda s: _interval(s["gain"], least=-1.0),
         "strict": lambda s: _from_to(s["strict_before"], s["strict_after"]),
         "form": lambda s: _from_to(s["form_before"], s["form_after"]),
-        "s a step": lambda s: f"{s['step_seconds']['mean']:.1f}",
+        "s a step": lambda s: _number(s["step_seconds"], 1),
     }
     return _table(found, "estimators", "", columns)
 
@@ -210,8 +210,9 @@ def _share(value: Mapping[str, Any]) -> str:
 
 
 def _number(value: Mapping[str, Any], digits: int) -> str:
+    """Median, which a seed that ran beside other work does not move, and the range over seeds."""
     spread = f" ({value['least']:.{digits}f} to {value['greatest']:.{digits}f})" if value["n"] > 1 else ""
-    return f"{value['mean']:.{digits}f}{spread}"
+    return f"{value['median']:.{digits}f}{spread}"
 
 
 def _interval(value: Mapping[str, Any], *, least: float = 0.0) -> str:

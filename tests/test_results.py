@@ -112,6 +112,7 @@ def test_the_interval_over_seeds(scripts):
     """Of 0.1, 0.2, 0.3: s = 0.1, and t of two degrees of freedom is 4.3027."""
     found = scripts("results_summary").over_seeds([0.1, 0.3, 0.2])
     assert (found["mean"], found["least"], found["greatest"], found["n"]) == (0.2, 0.1, 0.3, 3)
+    assert scripts("results_summary").over_seeds([1.0, 8.0, 3.0])["median"] == 3.0
     assert found["high"] - found["mean"] == pytest.approx(4.3027 * 0.1 / 3**0.5, abs=1e-4)
     assert found["mean"] - found["low"] == pytest.approx(4.3027 * 0.1 / 3**0.5, abs=1e-4)
     alone = scripts("results_summary").over_seeds([0.5])
