@@ -1,4 +1,5 @@
-"""The tables of docs/results.md, written between its markers from docs/measured/results.json: `make figures`.
+"""The tables of docs/results.md, and the README's of it, written between markers from docs/measured/results.json:
+`make figures`.
 
 A marker is `<!-- measured: NAME -->`, and what follows it, up to `<!-- end -->`, is written by the function NAME.
 """
@@ -13,6 +14,7 @@ from results_data import DOCS, load, of_table
 from results_figures import measured
 
 PAGE = DOCS / "results.md"
+README = DOCS.parent / "README.md"
 MARKER = re.compile(r"(<!-- measured: (?P<name>\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 NOTHING = "*Not measured yet.*"
 
@@ -166,6 +168,28 @@ def recipes(found: Mapping[str, Any]) -> str:
     return _rows(["", "steps", "before", "after", "training reward", "learnt"], rows)
 
 
+HEADLINES = {
+    "add-grpo": "GRPO, the quickstart",
+    "add-ppo": "PPO with a value head, as many completions and updates",
+    "add-ppo-own": "PPO whose critic is a model of its own, likewise",
+    "add-random": "GRPO with a reward that flips a coin",
+    "hard-grpo": "GRPO on sums of two-digit numbers, 60 steps",
+}
+
+
+def headline(found: Mapping[str, Any]) -> str:
+    """What the README says."""
+    runs = {name: found["runs"][name] for name in HEADLINES if name in found["runs"]}
+    if not runs:
+        return NOTHING
+    rows = []
+    for name, run in runs.items():
+        over = run["over_seeds"]
+        learnt = f"{_percent(over['right_before']['mean'])} % → {_share(over['right_after'])}"
+        rows.append([HEADLINES[name], learnt, _number(over["step_seconds"], 1), _number(over["peak_gib"], 1)])
+    return _rows(["", "right, held out, before → after", "s a step", "peak, GiB"], rows)
+
+
 PARTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "state": state,
     "ppo": ppo,
@@ -173,6 +197,7 @@ PARTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "estimators": estimators,
     "harder": harder,
     "recipes": recipes,
+    "headline": headline,
 }
 
 CAPTIONS = {
@@ -242,8 +267,9 @@ def _percent(share: float) -> str:
 
 
 def main() -> None:
-    PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), load()), encoding="utf-8")
-    print(PAGE)
+    for page in (PAGE, README):
+        page.write_text(written(page.read_text(encoding="utf-8"), load()), encoding="utf-8")
+        print(page)
 
 
 if __name__ == "__main__":

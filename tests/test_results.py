@@ -260,18 +260,23 @@ def test_what_is_no_run_is_refused(scripts, tmp_path, capsys):
 
 def test_the_page_is_what_was_measured(scripts):
     page, data = scripts("results_page"), scripts("results_data")
-    text = page.PAGE.read_text(encoding="utf-8")
-    assert page.written(text, data.load()) == text, "docs/results.md is stale: make figures"
-    assert set(page.PARTS) == set(page.MARKER.sub(lambda m: m["name"], text).split()) & set(page.PARTS)
+    marked = []
+    for path in (page.PAGE, page.README):
+        text = path.read_text(encoding="utf-8")
+        assert page.written(text, data.load()) == text, f"{path.name} is stale: make figures"
+        marked += [match["name"] for match in page.MARKER.finditer(text)]
+    assert sorted(marked) == sorted(page.PARTS)
 
 
 def test_a_page_without_measurements_says_so_and_shows_no_figure(scripts, monkeypatch, tmp_path):
     page, data = scripts("results_page"), scripts("results_data")
     monkeypatch.setattr(data, "MEASURED", tmp_path / "none.json")
-    text = page.written(page.PAGE.read_text(encoding="utf-8"), data.load())
+    text = "".join(
+        page.written(path.read_text(encoding="utf-8"), data.load()) for path in (page.PAGE, page.README)
+    )
     assert "**Nothing has been measured yet.**" in text
     assert text.count(page.NOTHING) == len(page.PARTS) - 1
-    assert "](images/" not in text
+    assert "](images/results-" not in text
     assert scripts("results_figures").measured(data.load()) == {}
 
 
