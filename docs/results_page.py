@@ -85,7 +85,6 @@ def estimators(found: Mapping[str, Any]) -> str:
         "gained, 95 % of the mean": lambda s: _interval(s["gain"], least=-1.0),
         "strict": lambda s: _from_to(s["strict_before"], s["strict_after"]),
         "form": lambda s: _from_to(s["form_before"], s["form_after"]),
-        "s a step": lambda s: _number(s["step_seconds"], 1),
     }
     return _table(found, "estimators", "", columns)
 
