@@ -68,12 +68,21 @@ def _of(some: int, all_of_them: int) -> str:
 
 
 def ppo(found: Mapping[str, Any]) -> str:
+    def over_grpo(name: str) -> Callable[[Any], str]:
+        """A ratio of medians; none before GRPO has been run."""
+        unit = found["runs"].get("add-grpo")
+        if unit is None:
+            return lambda s: "–"
+        return lambda s: f"{s[name]['median'] / unit['over_seeds'][name]['median']:.2f}"
+
     columns: dict[str, Callable[[Any], str]] = {
         "held out, before": lambda s: _share(s["right_before"]),
         "held out, after": lambda s: _share(s["right_after"]),
         "95 % of the mean": lambda s: _interval(s["right_after"]),
         "s a step": lambda s: _number(s["step_seconds"], 1),
+        "over grpo's": over_grpo("step_seconds"),
         "peak memory, GiB": lambda s: _number(s["peak_gib"], 2),
+        "over grpo's peak": over_grpo("peak_gib"),
     }
     return _table(found, "ppo", "", columns)
 
