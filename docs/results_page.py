@@ -169,7 +169,7 @@ def recipes(found: Mapping[str, Any]) -> str:
                 str(first["steps"]),
                 _with_interval(before),
                 _with_interval(after),
-                f"{first['reward_first']:.2f} → {first['reward_last']:.2f}",
+                f"{first['reward_first']:.2f} → {first['reward_last']:.2f}".replace("-", "−"),
                 "yes" if _apart(before, after) else "not shown",
             ]
         )
