@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import ranks
 import torch
-from ranks import Case
+import worlds
+from worlds import Case
 
 import grouprl
 from grouprl import advantages
@@ -110,7 +110,7 @@ def results():
             **{(name, s): Case(c, shares(i, s), o) for name, (c, i, o) in WHOLE.items() for s in splits},
             **{(name, world): case for name, case in OTHERS.items() if len(case.shares) == world},
         }
-        found |= dict(zip(cases, ranks.run(list(cases.values())), strict=True))
+        found |= dict(zip(cases, worlds.run(list(cases.values())), strict=True))
     return found
 
 

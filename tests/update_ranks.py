@@ -17,9 +17,9 @@ from typing import Any
 
 import tiny
 import torch
-from ranks import TIMEOUT_S, start
 from torch.distributed.tensor import DTensor
 from updates import GROUPS, config
+from worlds import TIMEOUT_S, start
 
 from grouprl.policy import Policy
 from grouprl.policy.lora import attach_adapter
