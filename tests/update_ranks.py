@@ -19,7 +19,7 @@ import tiny
 import torch
 from torch.distributed.tensor import DTensor
 from updates import GROUPS, config
-from worlds import TIMEOUT_S, start
+from worlds import TIMEOUT_S, leave, start
 
 from grouprl.policy import Policy
 from grouprl.policy.lora import attach_adapter
@@ -206,8 +206,7 @@ def main(folder: Path, rank: int, world: int, device: str) -> None:
             for strategy in STRATEGIES
         }
     (folder / f"results{rank}").write_bytes(pickle.dumps(found))
-    dist.barrier()
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

@@ -81,8 +81,16 @@ def main(folder: Path, rank: int, world: int) -> None:
         except Exception as error:
             results.append(error)
     (folder / f"results{rank}").write_bytes(pickle.dumps(results))
+    leave()
+
+
+def leave() -> None:
+    """End this rank when all are done, without tearing down: gloo's threads have aborted a process there, once, after
+    its results were written."""
+    import torch.distributed as dist
+
     dist.barrier()
-    os._exit(0)  # gloo's threads, ended one by one, have aborted a process that was done
+    os._exit(0)
 
 
 def perform(call: str, arguments: dict[str, Any], process_group: Any) -> Any:

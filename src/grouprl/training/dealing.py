@@ -73,20 +73,14 @@ class FirstEngine:
     ) -> None:
         self._ranks = ranks
         self._copy = policy.copy(copy) if copy is not None and ranks.first else None
-        made: list[Engine] = []
-        ranks.from_first(lambda: made.append(make(self._copy or policy)))
-        self._engine = made[0] if made else None
+        self._made: list[Engine] = []  # one, on rank 0
+        ranks.from_first(lambda: self._made.append(make(self._copy or policy)))
 
     def generate(
         self, prompts: Sequence[EncodedPrompt], *, earlier: Sequence[EncodedPrompt] = (), **draw: Unpack[Draw]
     ) -> list[Group]:
         """See `Engine.generate`."""
-
-        def act() -> list[Group]:
-            assert self._engine is not None  # noqa: S101  (rank 0 has it)
-            return self._engine.generate(prompts, earlier=earlier, **draw)
-
-        return self._ranks.from_first(act)
+        return self._ranks.from_first(lambda: self._made[0].generate(prompts, earlier=earlier, **draw))
 
     def take_weights(self, policy: Policy) -> None:
         """See `Engine.take_weights`; of sharded weights collective."""
@@ -95,17 +89,12 @@ class FirstEngine:
         elif policy.sharded:
             for _ in merged_parameters(policy.model):  # rank 0 puts them together
                 pass
-
-        def act() -> None:
-            assert self._engine is not None  # noqa: S101  (rank 0 has it)
-            self._engine.take_weights(self._copy or policy)
-
-        self._ranks.from_first(act)
+        self._ranks.from_first(lambda: self._made[0].take_weights(self._copy or policy))
 
     def close(self) -> None:
         """See `Engine.close`."""
-        if self._engine is not None:
-            self._engine.close()
+        for engine in self._made:
+            engine.close()
 
 
 def score_groups(
