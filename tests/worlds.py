@@ -85,8 +85,8 @@ def main(folder: Path, rank: int, world: int) -> None:
 
 
 def leave() -> None:
-    """End this rank when all are done, without tearing down: gloo's threads have aborted a process there, once, after
-    its results were written."""
+    """End this rank when all are done, at once: a thread of gloo's that still holds the last exchange's tensors when
+    the interpreter ends aborts the process."""
     import torch.distributed as dist
 
     dist.barrier()

@@ -46,18 +46,21 @@ def joined(config: Config) -> Iterator[Ranks]:
     if not from_outside:
         _meet(device, timeout)
     own: list[ProcessGroup | None] = []
+    ranks = None
     try:
         own += (dist.new_group(backend="gloo", timeout=timeout) for _ in range(2))
-        control, beside = own
-        yield Ranks(
+        ranks = Ranks(
             dist.get_rank(),
             dist.get_world_size(),
             local_rank=local_rank,
             local_size=local_size,
-            control=control,
-            beside=beside,
+            control=own[0],
+            beside=own[1],
         )
+        yield ranks
     finally:
+        if ranks is not None:
+            ranks.part()
         for group in own if from_outside else [None]:  # None: all there are
             with suppress(RuntimeError):  # of ranks that have gone
                 dist.destroy_process_group(group)

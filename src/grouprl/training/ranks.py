@@ -134,6 +134,16 @@ class Ranks:
         training. Messages over one connection must come in the same order on all ranks."""
         return self._beside or self
 
+    def part(self) -> None:
+        """Let go of the connections; nothing is shared after this.
+
+        A process group's threads end with its last reference. A thread that still holds the last exchange's tensors
+        when the interpreter ends cannot get the GIL to free them, and aborts the process.
+        """
+        self._control = None
+        if self._beside is not None:
+            self._beside.part()
+
     def share(self, count: int) -> range:
         """This rank's part of `count` things in order: contiguous, uneven by one at most, maybe none.
 
