@@ -7,15 +7,15 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
 from grouprl.errors import MissingDependency, RolloutError
 from grouprl.policy import EncodedPrompt, Policy
-from grouprl.rollout.sampling import Sampling
+from grouprl.rollout.engine import Draw
 from grouprl.rollout.vllm_options import VllmOptions, check_started, with_defaults
-from grouprl.rollout.vllm_requests import Request, Sampled, make_groups, make_requests
+from grouprl.rollout.vllm_requests import Request, Sampled, sample_groups
 from grouprl.rollout.vllm_weights import FileHandOver, HandOver, TensorHandOver
 from grouprl.types import Group
 
@@ -58,40 +58,14 @@ class VllmEngine:
         self._hand_over.open(self._client, policy, self._dtype)
 
     def generate(
-        self,
-        prompts: Sequence[EncodedPrompt],
-        *,
-        group_size: int,
-        sampling: Sampling,
-        seed: int,
-        stream: str,
-        earlier: Sequence[EncodedPrompt] = (),
-        progress: Callable[[int, int], None] | None = None,
+        self, prompts: Sequence[EncodedPrompt], *, earlier: Sequence[EncodedPrompt] = (), **draw: Unpack[Draw]
     ) -> list[Group]:
         """See `Engine.generate`.
 
         Raises:
             RolloutError: vLLM failed.
         """
-        requests = make_requests(
-            prompts,
-            group_size=group_size,
-            sampling=sampling,
-            seed=seed,
-            stream=stream,
-            stop_ids=self._policy.stop_ids,
-            earlier=earlier,
-        )
-        sampled = self._sample(requests, group_size, progress)
-        return make_groups(
-            self._policy,
-            prompts,
-            sampled,
-            group_size=group_size,
-            sampling=sampling,
-            stream=stream,
-            first=len(earlier),
-        )
+        return sample_groups(self._policy, prompts, self._sample, earlier=earlier, **draw)
 
     def take_weights(self, policy: Policy) -> None:
         """See `Engine.take_weights`.
@@ -112,9 +86,7 @@ class VllmEngine:
             self._llm.llm_engine.engine_core.shutdown()
             self._llm = self._client.llm = None
 
-    def _sample(
-        self, requests: Sequence[Request], group_size: int, progress: Callable[[int, int], None] | None
-    ) -> list[list[Sampled]]:
+    def _sample(self, requests: Sequence[Request], report: Callable[[int], None]) -> list[list[Sampled]]:
         from vllm import SamplingParams
 
         parameters = [SamplingParams(**r.parameters, detokenize=bool(r.parameters["stop"])) for r in requests]
@@ -127,8 +99,7 @@ class VllmEngine:
                     for output in self._llm.llm_engine.step():
                         if output.finished:
                             done[int(output.request_id)] = [_sampled(c) for c in output.outputs]
-                    if progress is not None:
-                        progress(len(done) * group_size, len(requests) * group_size)
+                    report(len(done))
             except BaseException:  # an interrupt, or work that was given up
                 with suppress(Exception):
                     self._llm.llm_engine.abort_request(ids, internal=True)

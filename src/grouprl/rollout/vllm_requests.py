@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +88,49 @@ def group_seed(*, seed: int, stream: str, key: str | tuple[str, int]) -> int:
     """
     digest = hashlib.blake2b(repr((seed, stream, key)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 2
+
+
+def sample_groups(
+    policy: Policy,
+    prompts: Sequence[EncodedPrompt],
+    sample: Callable[[Sequence[Request], Callable[[int], None]], list[list[Sampled]]],
+    *,
+    group_size: int,
+    sampling: Sampling,
+    seed: int,
+    stream: str,
+    earlier: Sequence[EncodedPrompt] = (),
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Group]:
+    """A group for each prompt; see `rollout.generate`.
+
+    Args:
+        sample: What was sampled for each request, in their order. It says how many of them are done.
+        policy, prompts, group_size, sampling, seed, stream, earlier, progress: As for `rollout.generate`.
+    """
+    requests = make_requests(
+        prompts,
+        group_size=group_size,
+        sampling=sampling,
+        seed=seed,
+        stream=stream,
+        stop_ids=policy.stop_ids,
+        earlier=earlier,
+    )
+
+    def report(done: int) -> None:
+        if progress is not None:
+            progress(done * group_size, len(requests) * group_size)
+
+    return make_groups(
+        policy,
+        prompts,
+        sample(requests, report),
+        group_size=group_size,
+        sampling=sampling,
+        stream=stream,
+        first=len(earlier),
+    )
 
 
 def make_requests(

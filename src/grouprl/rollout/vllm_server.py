@@ -9,16 +9,17 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
+from typing import Unpack
 
 import torch
 
 from grouprl.errors import RolloutError
 from grouprl.policy import EncodedPrompt, Policy
-from grouprl.rollout.sampling import Sampling
+from grouprl.rollout.engine import Draw
 from grouprl.rollout.vllm_http import ServerAway, VllmClient, checked_url
 from grouprl.rollout.vllm_options import VllmOptions, check_started, with_defaults, without_torchrun
 from grouprl.rollout.vllm_process import ServerProcess, serve_command
-from grouprl.rollout.vllm_requests import Request, Sampled, make_groups, make_requests
+from grouprl.rollout.vllm_requests import Request, Sampled, sample_groups
 from grouprl.rollout.vllm_weights import FileHandOver, HandOver, NcclHandOver
 from grouprl.types import Group
 
@@ -90,44 +91,14 @@ class VllmServerEngine:
             raise
 
     def generate(
-        self,
-        prompts: Sequence[EncodedPrompt],
-        *,
-        group_size: int,
-        sampling: Sampling,
-        seed: int,
-        stream: str,
-        earlier: Sequence[EncodedPrompt] = (),
-        progress: Callable[[int, int], None] | None = None,
+        self, prompts: Sequence[EncodedPrompt], *, earlier: Sequence[EncodedPrompt] = (), **draw: Unpack[Draw]
     ) -> list[Group]:
         """See `Engine.generate`.
 
         Raises:
             RolloutError: The server is gone for good, or answered with what is no completion.
         """
-        requests = make_requests(
-            prompts,
-            group_size=group_size,
-            sampling=sampling,
-            seed=seed,
-            stream=stream,
-            stop_ids=self._policy.stop_ids,
-            earlier=earlier,
-        )
-
-        def report(done: int) -> None:
-            if progress is not None:
-                progress(done * group_size, len(requests) * group_size)
-
-        return make_groups(
-            self._policy,
-            prompts,
-            self._sample(requests, report),
-            group_size=group_size,
-            sampling=sampling,
-            stream=stream,
-            first=len(earlier),
-        )
+        return sample_groups(self._policy, prompts, self._sample, earlier=earlier, **draw)
 
     def take_weights(self, policy: Policy) -> None:
         """See `Engine.take_weights`.
