@@ -90,7 +90,7 @@ def make(job: dict[str, Any], policy: Any, prompts: Any) -> Any:
                 "sampler_dtype": job["dtype"],
                 "max_new_tokens": job["tokens"],
             },
-            "vllm": {"vllm_args": ["--kv-cache-memory-bytes=1073741824", "--block-size=32"]},
+            "vllm": {"vllm_args": ["--kv-cache-memory-bytes=1073741824"]},
         }
     )
     return make_engine(config, policy, Path(tempfile.mkdtemp()), prompts=prompts)

@@ -18,15 +18,17 @@ from grouprl.rollout.vllm_requests import make_requests
 from grouprl.rollout.vllm_server import VllmServerEngine
 from grouprl.types import Prompt
 
-EXTRA = ("--enforce-eager", "--kv-cache-memory-bytes=268435456", "--block-size=32")
+EXTRA = ("--enforce-eager", "--kv-cache-memory-bytes=268435456")
 """Without compilation, and with a small cache: made for a tiny model."""
-KEPT = ("model_config", "weight_transfer_config", "parallel_config")
+KEPT = ("model_config", "weight_transfer_config", "parallel_config", "device_config", "scheduler_config")
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         policy = tiny.served(Path(folder) / "model")
-        options = VllmOptions(str(Path(folder) / "model"), "float32", "raw_logprobs", 64, extra=EXTRA)
+        options = VllmOptions(
+            str(Path(folder) / "model"), "float32", "raw_logprobs", 64, cpu=True, extra=EXTRA
+        )
         engine = VllmServerEngine(policy, options, log=Path(folder) / "log")
         engine.take_weights(policy)
         (request,) = make_requests(

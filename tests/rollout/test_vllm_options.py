@@ -16,6 +16,15 @@ def test_the_words_of_the_user_come_last():
     assert '--weight-transfer-config={"backend": "grouprl"}' in words
 
 
+def test_on_a_cpu_prompts_are_shared_from_32_tokens_on_and_never_computed_in_pieces():
+    """vLLM 0.32's CPU build dies of the piece of a prompt whose request has a seed, and ours all have."""
+    given = [VllmOptions("m", "float32", "raw_logprobs", 99, cpu=cpu).words() for cpu in (False, True)]
+    assert [word for word in given[1] if word not in given[0]] == [
+        "--block-size=32",
+        "--no-enable-chunked-prefill",
+    ]
+
+
 def test_sequences_are_as_long_as_the_longest_prompt_and_its_completion_need():
     policy = tiny.policy()  # of 256 positions
     assert longest_of(policy, [10, 40, 20], 16) == 57

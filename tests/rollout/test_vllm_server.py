@@ -45,10 +45,15 @@ def folder(tmp_path):
     return tmp_path
 
 
-def write_info(folder, **changes):
+def write_info(folder, device="cpu", chunked=False, **changes):
     model = {"logprobs_mode": "raw_logprobs", "dtype": "torch.float32", "max_model_len": 64, **changes}
-    info = {"vllm_config": {"model_config": model, "weight_transfer_config": {"backend": "grouprl"}}}
-    (folder / "server_info.json").write_text(json.dumps(info))
+    config = {
+        "model_config": model,
+        "weight_transfer_config": {"backend": "grouprl"},
+        "device_config": {"device": device},
+        "scheduler_config": {"enable_chunked_prefill": chunked},
+    }
+    (folder / "server_info.json").write_text(json.dumps({"vllm_config": config}))
 
 
 @pytest.fixture
@@ -291,6 +296,7 @@ def test_a_server_that_is_gone_for_good_stops_the_run(policy, prompts, folder, r
         ),
         ({"dtype": "torch.bfloat16"}, "--dtype is bfloat16, expected float32"),
         ({"max_model_len": 32}, "--max-model-len is 32, expected at least 63"),
+        ({"chunked": True}, "--enable-chunked-prefill on a CPU is True, expected False"),
     ],
 )
 def test_a_server_with_other_options_is_refused(policy, folder, running, changes, match):
@@ -299,6 +305,11 @@ def test_a_server_with_other_options_is_refused(policy, folder, running, changes
         RolloutError, match=rf"{match}; start it with: VLLM_SERVER_DEV_MODE=1 vllm serve tiny"
     ):
         VllmServerEngine(policy, OPTIONS, url=running[0], log=folder / "vllm.log")
+
+
+def test_a_gpu_may_compute_prompts_in_pieces(policy, folder, running):
+    write_info(folder, device="cuda", chunked=True)
+    VllmServerEngine(policy, OPTIONS, url=running[0], log=folder / "vllm.log").close()
 
 
 def test_no_server_at_the_url(policy, folder):
@@ -374,9 +385,11 @@ def test_an_answer_of_another_form_is_refused(damage):
 
 
 def test_the_recorded_configuration_has_what_is_looked_at():
-    model = RECORDED["server_info"]["vllm_config"]["model_config"]
-    assert {"logprobs_mode", "dtype", "max_model_len"} <= set(model)
-    assert RECORDED["server_info"]["vllm_config"]["weight_transfer_config"]["backend"] == "grouprl"
+    config = RECORDED["server_info"]["vllm_config"]
+    assert {"logprobs_mode", "dtype", "max_model_len"} <= set(config["model_config"])
+    assert config["weight_transfer_config"]["backend"] == "grouprl"
+    assert config["device_config"]["device"] == "cpu"
+    assert config["scheduler_config"]["enable_chunked_prefill"] is False
 
 
 # The process

@@ -50,6 +50,8 @@ class VllmEngine:
             dtype=config.model_config.dtype,
             backend=config.weight_transfer_config and config.weight_transfer_config.backend,
             max_model_len=config.model_config.max_model_len,
+            device=config.device_config.device,
+            chunked_prefill=config.scheduler_config.enable_chunked_prefill,
             advice="take that out of vllm_args",
         )
         workers = config.parallel_config.world_size

@@ -17,6 +17,8 @@ from grouprl.rollout.vllm_weights import BACKEND
 DEFAULT_ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
 """Of vLLM's processes, where it is not set: no usage reports, and a log that can be read."""
 
+CPU_WORDS = ("--block-size=32", "--no-enable-chunked-prefill")
+
 
 @dataclass(frozen=True, slots=True)
 class VllmOptions:
@@ -30,6 +32,9 @@ class VllmOptions:
         memory: Share of the device's memory that it may take, weights and cache.
         seed: vLLM's own; completions have theirs.
         backend: Of the hand-over of weights.
+        cpu: vLLM runs on a CPU. Its blocks of the prefix cache are 32 tokens long there, so that a group shares a
+            prompt of that length (vLLM would take 128), and no prompt is computed in pieces, of which vLLM 0.32's CPU
+            build dies where a request has a seed: it would take back a random number, which no generator of a CPU can.
         extra: Further words, which win over these.
     """
 
@@ -40,6 +45,7 @@ class VllmOptions:
     memory: float = 0.3
     seed: int = 0
     backend: str = BACKEND
+    cpu: bool = False
     extra: tuple[str, ...] = ()
 
     def words(self) -> list[str]:
@@ -53,6 +59,7 @@ class VllmOptions:
             "--enable-prefix-caching",
             "--generation-config=vllm",
             f"--weight-transfer-config={json.dumps({'backend': self.backend})}",
+            *(CPU_WORDS if self.cpu else ()),
             *self.extra,
         ]
 
@@ -65,6 +72,8 @@ def check_started(
     dtype: object,
     backend: object,
     max_model_len: object,
+    device: object,
+    chunked_prefill: object,
     advice: str,
 ) -> None:
     """Refuse an engine whose answers would not be what they are taken for.
@@ -72,17 +81,20 @@ def check_started(
     Args:
         where: The engine, for the message.
         options: What is wanted.
-        logprobs_mode, dtype, backend, max_model_len: What it has.
+        logprobs_mode, dtype, backend, max_model_len, device, chunked_prefill: What it has.
         advice: What to do where something differs.
 
     Raises:
         RolloutError: Something differs.
     """
-    for name, found, wanted in (
+    expected: list[tuple[str, object, object]] = [
         ("--logprobs-mode", logprobs_mode, options.logprobs_mode),
         ("--dtype", str(dtype).removeprefix("torch."), options.dtype),
         ("--weight-transfer-config backend", backend, options.backend),
-    ):
+    ]
+    if str(device) == "cpu":  # see `VllmOptions`
+        expected.append(("--enable-chunked-prefill on a CPU", bool(chunked_prefill), False))
+    for name, found, wanted in expected:
         if found != wanted:
             raise RolloutError(f"{where}: {name} is {found}, expected {wanted}; {advice}")
     if isinstance(max_model_len, int) and max_model_len < options.longest - 1:

@@ -258,15 +258,20 @@ class VllmServerEngine:
 
     def _check(self, info: dict[str, object]) -> None:
         """Refuse a server whose answers would not be what they are taken for."""
-        model, transfer = info.get("model_config"), info.get("weight_transfer_config")
-        model = model if isinstance(model, dict) else {}
+
+        def found(part: str, name: str) -> object:
+            table = info.get(part)
+            return table.get(name) if isinstance(table, dict) else None
+
         check_started(
             f"vllm server {self._client.shown}",
             self._options,
-            logprobs_mode=model.get("logprobs_mode"),
-            dtype=model.get("dtype"),
-            backend=transfer.get("backend") if isinstance(transfer, dict) else None,
-            max_model_len=model.get("max_model_len"),
+            logprobs_mode=found("model_config", "logprobs_mode"),
+            dtype=found("model_config", "dtype"),
+            backend=found("weight_transfer_config", "backend"),
+            max_model_len=found("model_config", "max_model_len"),
+            device=found("device_config", "device"),
+            chunked_prefill=found("scheduler_config", "enable_chunked_prefill"),
             advice=f"start it with: {self._advice()}" if self._url else "take that out of vllm_args",
         )
 

@@ -127,6 +127,7 @@ def make_engine(
         memory=vllm.vllm_memory,
         seed=config.seed,
         backend="nccl" if vllm.vllm_transfer == "nccl" else "grouprl",
+        cpu=policy.device.type == "cpu",
         extra=vllm.vllm_args,
     )
     if rollout.engine == "vllm":
