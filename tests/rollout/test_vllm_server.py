@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,13 +58,17 @@ def write_info(folder, device="cpu", chunked=False, **changes):
 
 
 @pytest.fixture
-def engine(policy, folder, monkeypatch):
-    """One that starts the stand-in as it would start vLLM."""
+def start_stand_in(folder, monkeypatch):
+    """The stand-in is started as vLLM would be."""
     monkeypatch.setattr(
         vllm_server,
         "serve_command",
         lambda python, model, words, socket: [sys.executable, str(STAND_IN), str(socket), str(folder)],
     )
+
+
+@pytest.fixture
+def engine(policy, folder, start_stand_in):
     made = VllmServerEngine(policy, OPTIONS, log=folder / "vllm.log", timeout_s=30)
     yield made
     made.close()
@@ -297,14 +302,29 @@ def test_a_server_that_is_gone_for_good_stops_the_run(policy, prompts, folder, r
         ({"dtype": "torch.bfloat16"}, "--dtype is bfloat16, expected float32"),
         ({"max_model_len": 32}, "--max-model-len is 32, expected at least 63"),
         ({"chunked": True}, "--enable-chunked-prefill on a CPU is True, expected False"),
+        ({"chunked": None}, "--enable-chunked-prefill on a CPU is None, expected False"),
     ],
 )
 def test_a_server_with_other_options_is_refused(policy, folder, running, changes, match):
     write_info(folder, **changes)
-    with pytest.raises(
-        RolloutError, match=rf"{match}; start it with: VLLM_SERVER_DEV_MODE=1 vllm serve tiny"
-    ):
+    command = r"VLLM_SERVER_DEV_MODE=1 vllm serve tiny .*--block-size=32 --no-enable-chunked-prefill"
+    with pytest.raises(RolloutError, match=rf"{match}; start it with: {command}"):
         VllmServerEngine(policy, OPTIONS, url=running[0], log=folder / "vllm.log")
+
+
+def test_the_advice_for_a_gpu_has_no_words_for_a_cpu(policy, folder, running):
+    write_info(folder, device="cuda", dtype="torch.bfloat16")
+    options = replace(OPTIONS, cpu=True)
+    with pytest.raises(RolloutError, match=r"expected float32; start it with: (?!.*--block-size)"):
+        VllmServerEngine(policy, options, url=running[0], log=folder / "vllm.log")
+
+
+def test_a_server_of_ours_that_turns_out_to_be_on_a_cpu(policy, folder, start_stand_in):
+    write_info(folder, chunked=True)
+    with pytest.raises(
+        RolloutError, match=r"expected False; add --block-size=32 --no-enable-chunked-prefill to vllm_args"
+    ):
+        VllmServerEngine(policy, OPTIONS, log=folder / "vllm.log", timeout_s=30)
 
 
 def test_a_gpu_may_compute_prompts_in_pieces(policy, folder, running):

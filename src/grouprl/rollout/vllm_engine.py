@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, Unpack
 
@@ -29,7 +30,7 @@ class VllmEngine:
 
     Args:
         policy: What is trained; its tokenizer and stop tokens are used.
-        options: What vLLM is started with.
+        options: What vLLM is started with; whether that is on a CPU it says itself.
 
     Raises:
         MissingDependency: vLLM is not installed.
@@ -152,10 +153,12 @@ def _start(options: VllmOptions) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of its imports
             from vllm import LLM, EngineArgs
+            from vllm.platforms import current_platform
             from vllm.utils.argparse_utils import FlexibleArgumentParser
 
             parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
-            given = ["--model", options.model, "--no-use-tqdm-on-load", *options.words()]
+            words = replace(options, cpu=current_platform.is_cpu()).words()
+            given = ["--model", options.model, "--no-use-tqdm-on-load", *words]
             return LLM.from_engine_args(EngineArgs.from_cli_args(parser.parse_args(given)))
     except SystemExit as error:  # its parser's
         raise RolloutError(

@@ -18,6 +18,9 @@ DEFAULT_ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNIN
 """Of vLLM's processes, where it is not set: no usage reports, and a log that can be read."""
 
 CPU_WORDS = ("--block-size=32", "--no-enable-chunked-prefill")
+"""Short blocks of the prefix cache, so that a group shares a prompt of more than 32 tokens; vLLM's are of 128 on a CPU.
+And whole prompts: after a piece of one, vLLM 0.32 winds the request's random generator back, which a CPU's cannot do,
+and dies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +35,7 @@ class VllmOptions:
         memory: Share of the device's memory that it may take, weights and cache.
         seed: vLLM's own; completions have theirs.
         backend: Of the hand-over of weights.
-        cpu: vLLM runs on a CPU. Its blocks of the prefix cache are 32 tokens long there, so that a group shares a
-            prompt of that length (vLLM would take 128), and no prompt is computed in pieces, of which vLLM 0.32's CPU
-            build dies where a request has a seed: it would take back a random number, which no generator of a CPU can.
+        cpu: Whether vLLM runs on a CPU, and is given `CPU_WORDS`.
         extra: Further words, which win over these.
     """
 
@@ -92,8 +93,8 @@ def check_started(
         ("--dtype", str(dtype).removeprefix("torch."), options.dtype),
         ("--weight-transfer-config backend", backend, options.backend),
     ]
-    if str(device) == "cpu":  # see `VllmOptions`
-        expected.append(("--enable-chunked-prefill on a CPU", bool(chunked_prefill), False))
+    if str(device) == "cpu":  # see `CPU_WORDS`
+        expected.append(("--enable-chunked-prefill on a CPU", chunked_prefill, False))
     for name, found, wanted in expected:
         if found != wanted:
             raise RolloutError(f"{where}: {name} is {found}, expected {wanted}; {advice}")

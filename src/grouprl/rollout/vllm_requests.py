@@ -105,8 +105,12 @@ def sample_groups(
     """A group for each prompt; see `rollout.generate`.
 
     Args:
-        sample: What was sampled for each request, in their order. It says how many of them are done.
+        sample: Called with the requests, and with what is to be told how many of them are done; gives what was sampled
+            for each, in their order.
         policy, prompts, group_size, sampling, seed, stream, earlier, progress: As for `rollout.generate`.
+
+    Raises:
+        RolloutError: See `make_groups`; and what `sample` raises.
     """
     requests = make_requests(
         prompts,

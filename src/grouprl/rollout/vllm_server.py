@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
@@ -17,7 +18,13 @@ from grouprl.errors import RolloutError
 from grouprl.policy import EncodedPrompt, Policy
 from grouprl.rollout.engine import Draw
 from grouprl.rollout.vllm_http import ServerAway, VllmClient, checked_url
-from grouprl.rollout.vllm_options import VllmOptions, check_started, with_defaults, without_torchrun
+from grouprl.rollout.vllm_options import (
+    CPU_WORDS,
+    VllmOptions,
+    check_started,
+    with_defaults,
+    without_torchrun,
+)
 from grouprl.rollout.vllm_process import ServerProcess, serve_command
 from grouprl.rollout.vllm_requests import Request, Sampled, sample_groups
 from grouprl.rollout.vllm_weights import FileHandOver, HandOver, NcclHandOver
@@ -263,6 +270,13 @@ class VllmServerEngine:
             table = info.get(part)
             return table.get(name) if isinstance(table, dict) else None
 
+        device = found("device_config", "device")
+        there = replace(self._options, cpu=str(device) == "cpu")
+        advice = "take that out of vllm_args"
+        if self._url:
+            advice = f"start it with: {_command(there)}"
+        elif there.cpu and not self._options.cpu:
+            advice = f"add {' '.join(CPU_WORDS)} to vllm_args"
         check_started(
             f"vllm server {self._client.shown}",
             self._options,
@@ -270,14 +284,10 @@ class VllmServerEngine:
             dtype=found("model_config", "dtype"),
             backend=found("weight_transfer_config", "backend"),
             max_model_len=found("model_config", "max_model_len"),
-            device=found("device_config", "device"),
+            device=device,
             chunked_prefill=found("scheduler_config", "enable_chunked_prefill"),
-            advice=f"start it with: {self._advice()}" if self._url else "take that out of vllm_args",
+            advice=advice,
         )
-
-    def _advice(self) -> str:
-        words = " ".join(f"'{w}'" if "{" in w else w for w in self._options.words())
-        return f"VLLM_SERVER_DEV_MODE=1 vllm serve {self._options.model} {words}"
 
     def _make_hand_over(self) -> HandOver:
         hand_over: HandOver = FileHandOver()
@@ -294,3 +304,9 @@ class VllmServerEngine:
         version = f"grouprl-{uuid.uuid4().hex}"
         self._client.name_weights(version)
         self._version = version
+
+
+def _command(options: VllmOptions) -> str:
+    """What starts a server with these options, for a shell."""
+    words = " ".join(f"'{w}'" if "{" in w else w for w in options.words())
+    return f"VLLM_SERVER_DEV_MODE=1 vllm serve {options.model} {words}"

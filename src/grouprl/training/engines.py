@@ -127,7 +127,7 @@ def make_engine(
         memory=vllm.vllm_memory,
         seed=config.seed,
         backend="nccl" if vllm.vllm_transfer == "nccl" else "grouprl",
-        cpu=policy.device.type == "cpu",
+        cpu=policy.device.type == "cpu" and not vllm.vllm_devices,  # of a server; the engine within asks vLLM
         extra=vllm.vllm_args,
     )
     if rollout.engine == "vllm":

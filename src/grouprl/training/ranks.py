@@ -135,11 +135,15 @@ class Ranks:
         return self._beside or self
 
     def part(self) -> None:
-        """Let go of the connections; nothing is shared after this.
+        """Let go of the connections; an exchange after this is refused.
 
         A process group's threads end with its last reference. A thread that still holds the last exchange's tensors
         when the interpreter ends cannot get the GIL to free them, and aborts the process.
         """
+        if self._history.lost is None:
+            self._history.lost = LostRank(
+                f"rank {self.rank}: the ranks have parted, expected no exchange after that"
+            )
         self._control = None
         if self._beside is not None:
             self._beside.part()
